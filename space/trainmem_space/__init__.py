@@ -1,0 +1,1 @@
+"""The Gradio app. It shows what trainmem computes and computes nothing itself."""
