@@ -1,0 +1,185 @@
+"""A training run as a list of allocations and frees, and what its memory counters would read.
+
+Both engines that replay a step, the tape and the trace, end in a `Recording`. The allocator turns it into
+allocated and reserved bytes after every event, and `read` turns those into the figures of one step: phases, the
+peak, its instant and the buckets that fill it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Literal
+
+from trainmem.allocator import AllocatorSettings, OutOfMemory, replay
+from trainmem.buckets import BUCKETS, Bucket
+
+__all__ = ["PHASES", "Counters", "Mark", "Phase", "Recording", "StepFigures", "counters", "read_step"]
+
+Phase = Literal["setup", "forward", "backward", "optimizer", "zero_grad"]
+PHASES: tuple[Phase, ...] = ("setup", "forward", "backward", "optimizer", "zero_grad")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A phase begins before event number ``event``; ``step`` counts from 1 (0 is setup), ``micro`` from 0."""
+
+    event: int
+    step: int
+    phase: Phase
+    micro: int = 0
+
+
+@dataclass(slots=True)
+class Recording:
+    """Events in the allocator's stream format, and what each allocation is.
+
+    ``events``: a positive number is an allocation of that many requested bytes, numbered 0, 1, 2, ... in order;
+    ``~number`` frees it. ``bucket_of``, ``op_of`` and ``module_of`` are indexed by allocation number.
+    """
+
+    events: list[int] = field(default_factory=list)
+    bucket_of: list[int] = field(default_factory=list)
+    op_of: list[str] = field(default_factory=list)
+    module_of: list[str] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    parameters: int = 0
+    trainable_parameters: int = 0
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def allocate(self, size_bytes: int, bucket: int, op: str, module: str = "") -> int:
+        """Record an allocation and return its number; zero bytes allocate nothing and answer -1."""
+        if size_bytes <= 0:
+            return -1
+        self.events.append(size_bytes)
+        self.bucket_of.append(bucket)
+        self.op_of.append(op)
+        self.module_of.append(module)
+        return len(self.bucket_of) - 1
+
+    def free(self, number: int) -> None:
+        """Record that an allocation is freed; -1 is ignored."""
+        if number >= 0:
+            self.events.append(~number)
+
+    def mark(self, step: int, phase: Phase, micro: int = 0) -> None:
+        """A phase begins here."""
+        self.marks.append(Mark(len(self.events), step, phase, micro))
+
+
+@dataclass(slots=True)
+class Counters:
+    """Allocated and reserved bytes after every event, and the whole block each allocation occupies."""
+
+    allocated: list[int]
+    reserved: list[int] | None
+    block_bytes: list[int]
+    oom: OutOfMemory | None = None
+
+
+def counters(
+    recording: Recording,
+    *,
+    detail: Literal["fast", "exact"] = "exact",
+    settings: AllocatorSettings | None = None,
+    capacity_bytes: int | None = None,
+) -> Counters:
+    """What the GPU's counters would read: through the allocator's rules, or (fast) rounded to 512 bytes only."""
+    if detail == "exact":
+        result = replay(
+            recording.events, settings=settings or AllocatorSettings(), capacity_bytes=capacity_bytes
+        )
+        return Counters(result.allocated, result.reserved, result.block_bytes, result.oom)
+    blocks: list[int] = []
+    deltas: list[int] = []
+    for event in recording.events:
+        if event > 0:
+            block = (event + 511) & ~511
+            blocks.append(block)
+            deltas.append(block)
+        else:
+            deltas.append(-blocks[~event])
+    return Counters(list(accumulate(deltas)), None, blocks)
+
+
+@dataclass(slots=True)
+class StepFigures:
+    """One step, as a harness that reads the counters at phase boundaries would report it (bytes)."""
+
+    phases: dict[str, int]
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
+    peak_event: int
+    peak_phase: Phase
+    buckets_at_peak: dict[Bucket, int]
+    peak_op: str
+    peak_module: str
+
+
+def live_buckets(recording: Recording, result: Counters, event: int) -> dict[Bucket, int]:
+    """Bytes by bucket after event number ``event``; they sum to the allocated bytes there."""
+    totals = [0] * len(BUCKETS)
+    number = 0
+    blocks, bucket_of = result.block_bytes, recording.bucket_of
+    for value in recording.events[: event + 1]:
+        if value > 0:
+            totals[bucket_of[number]] += blocks[number]
+            number += 1
+        else:
+            totals[bucket_of[~value]] -= blocks[~value]
+    return dict(zip(BUCKETS, totals, strict=True))
+
+
+def _spans(recording: Recording, step: int) -> list[tuple[Phase, int, int]]:
+    ends = [mark.event for mark in recording.marks[1:]] + [len(recording.events)]
+    return [
+        (mark.phase, mark.event, end)
+        for mark, end in zip(recording.marks, ends, strict=True)
+        if mark.step == step
+    ]
+
+
+def read_step(recording: Recording, result: Counters, step: int) -> StepFigures:
+    """The figures of one recorded step.
+
+    With accumulation a phase's peak is the highest over its micro batches and "after" is the last one's end.
+    Reserved is the highest since the run began, as ``max_memory_reserved`` reads it.
+    """
+    allocated = result.allocated
+    spans = _spans(recording, step)
+    if not spans:
+        raise ValueError(f"step: {step} was not recorded")
+    before = spans[0][1]
+    start = allocated[before - 1] if before else 0
+    phases = {"start_bytes": start}
+    peak, peak_event, peak_phase = start, max(before - 1, 0), spans[0][0]
+    for name in PHASES[1:]:
+        level = top = None
+        for phase, begin, end in spans:
+            if phase != name:
+                continue
+            entry = allocated[begin - 1] if begin else 0
+            high = max(entry, max(allocated[begin:end], default=0))
+            top = high if top is None else max(top, high)
+            level = allocated[end - 1] if end else 0
+            if high > peak:
+                peak, peak_phase = high, phase
+                peak_event = begin + allocated[begin:end].index(high) if high != entry else begin - 1
+        if level is None or top is None:
+            continue
+        phases[f"after_{name}_bytes"] = level
+        if name != "zero_grad":
+            phases[f"peak_{name}_bytes"] = top
+    last = spans[-1][2]
+    number = sum(1 for value in recording.events[: peak_event + 1] if value > 0) - 1
+    return StepFigures(
+        phases=phases,
+        peak_allocated_bytes=peak,
+        peak_reserved_bytes=max(result.reserved[:last]) if result.reserved is not None else None,
+        peak_event=peak_event,
+        peak_phase=peak_phase,
+        buckets_at_peak=live_buckets(recording, result, peak_event),
+        peak_op=recording.op_of[number] if number >= 0 else "",
+        peak_module=recording.module_of[number] if number >= 0 else "",
+    )
