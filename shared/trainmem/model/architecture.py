@@ -1,4 +1,4 @@
-"""What a model is made of, as numbers: its dimensions and every parameter in the order modules register them."""
+"""What a model is made of, as numbers: its dimensions and every parameter, in registration order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
-__all__ = ["Architecture", "Parameter", "ParameterKind"]
+__all__ = ["Architecture", "Buffer", "Parameter", "ParameterKind"]
 
 ParameterKind = Literal["embedding", "linear", "norm", "bias", "expert", "head", "other"]
 
@@ -31,13 +31,54 @@ class Parameter:
         return prod(self.shape)
 
 
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One tensor that lives on the device and is not trained: rotary frequencies, position ids.
+
+    ``itemsize_bytes`` is fixed by the module and does not follow the precision of the weights, except that
+    ``Module.to(dtype)`` also converts the floating ones. ``persistent`` ones are saved in checkpoints.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    itemsize_bytes: int
+    floating: bool
+    persistent: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes as the module registers it."""
+        return prod(self.shape) * self.itemsize_bytes
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Architecture:
     """A model's dimensions and parameters; plain numbers, no weights.
 
-    ``layer_kinds`` names each block's kind in order (most models have one kind); ``blocks`` lists the parameters
-    of each kind. ``embeddings`` come before the blocks, ``final`` (last norm, pooler) after them, ``head`` last.
+    ``layer_kinds`` names each block's kind in order (most models have one kind); ``blocks`` lists the
+    parameters of each kind. Two blocks are of one kind when their parameters and their attention are the
+    same, so that a step of one costs what a step of the other costs. ``embeddings`` are registered before the
+    blocks (OPT's last norm is among them), ``final`` (last norm, pooler) after them, ``head`` last.
+    ``buffers`` lie outside the blocks: no family here has any inside.
     ``tied``: the head shares the token embedding's storage and is not counted again.
+    ``max_positions`` is what the config promises; only ``extra["position_table"]`` makes it a hard limit.
+
+    ``dropout`` has the rates "embedding", "attention", "residual" and "classifier", where there are any.
+    ``extra`` holds what a memory model needs beside the sizes; a key that is absent means no:
+
+    - ``activation``: name of the activation function, as in transformers; ``gated``: a gate multiplies it
+    - ``qkv_bias``, ``output_bias``, ``mlp_bias``: which linear layers have a bias
+    - ``norm``: "layer_norm" or "rms_norm"; ``qk_norm``: "head" (each head) or "width" (all heads as one)
+    - ``position_table``: positions are a learned table; otherwise ``rotary_dim`` of each head is rotated
+    - ``sliding_window``: tokens that blocks of a sliding kind attend to
+    - ``experts``, ``experts_per_token``, ``moe_intermediate_size``
+    - ``attention_soft_cap``, ``logits_soft_cap``: tanh caps; ``attention_sinks``: a learned logit a head
+    - ``embedding_scale``: the embedding's output is multiplied by a constant
+    - ``parallel_residual``: attention and MLP both read the block's input
+    - ``post_norm``: norms come after attention and MLP ("only"), or before and after ("both")
+    - ``encoder``: attention is not causal
+
+    ``notes`` are sentences about how the config was read.
     """
 
     family: str
@@ -54,6 +95,8 @@ class Architecture:
     blocks: dict[str, tuple[Parameter, ...]] = field(hash=False)
     final: tuple[Parameter, ...]
     head: tuple[Parameter, ...]
+    buffers: tuple[Buffer, ...] = ()
+    notes: tuple[str, ...] = ()
     dropout: dict[str, float] = field(default_factory=dict, hash=False)
     extra: dict[str, int | float | str | bool | None] = field(default_factory=dict, hash=False)
 
@@ -63,7 +106,7 @@ class Architecture:
         return len(self.layer_kinds)
 
     def parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Every distinct parameter as (path prefix, parameter), in registration order; a tied head is left out."""
+        """Every distinct parameter as (path prefix, parameter), in registration order; no tied head."""
         for parameter in self.embeddings:
             yield "", parameter
         for index, kind in enumerate(self.layer_kinds):

@@ -1,0 +1,15 @@
+"""Models as data: dimensions and parameters of any known family, without torch."""
+
+from trainmem.model.architecture import Architecture, Buffer, Parameter, ParameterKind
+from trainmem.model.config import UnknownFamily
+from trainmem.model.families import FAMILIES, architecture_of
+
+__all__ = [
+    "FAMILIES",
+    "Architecture",
+    "Buffer",
+    "Parameter",
+    "ParameterKind",
+    "UnknownFamily",
+    "architecture_of",
+]
