@@ -1,0 +1,23 @@
+"""PyTorch's CUDA caching allocator: what a list of allocations and frees costs on a device.
+
+``replay`` is the whole story for a list of events; `CachingAllocator` is the same allocator one step at a
+time.
+"""
+
+from trainmem.allocator.addresses import DeviceAddresses, SegmentPlacement
+from trainmem.allocator.caching import CachingAllocator, Segment
+from trainmem.allocator.oom import AllocatorOutOfMemoryError, OutOfMemory
+from trainmem.allocator.replay import Replay, replay
+from trainmem.allocator.settings import AllocatorSettings
+
+__all__ = [
+    "AllocatorOutOfMemoryError",
+    "AllocatorSettings",
+    "CachingAllocator",
+    "DeviceAddresses",
+    "OutOfMemory",
+    "Replay",
+    "Segment",
+    "SegmentPlacement",
+    "replay",
+]

@@ -1,0 +1,77 @@
+"""Replay a step's allocations and frees, and read the counters a GPU would show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainmem.allocator.addresses import SegmentPlacement
+from trainmem.allocator.caching import CachingAllocator
+from trainmem.allocator.oom import OutOfMemory
+from trainmem.allocator.settings import AllocatorSettings
+
+__all__ = ["Replay", "replay"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replay:
+    """What the counters read after each event."""
+
+    allocated: list[int]
+    """``torch.cuda.memory_allocated`` after each event: whole blocks, their unsplit rest included."""
+
+    reserved: list[int]
+    """``torch.cuda.memory_reserved`` after each event."""
+
+    block_bytes: list[int]
+    """Size of the block that each allocation got, by allocation number."""
+
+    retries: int
+    """How often every idle segment was given back because the device was full (``num_alloc_retries``)."""
+
+    oom: OutOfMemory | None
+    """The allocation that failed; the lists then end before it."""
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """``torch.cuda.max_memory_allocated``."""
+        return max(self.allocated, default=0)
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """``torch.cuda.max_memory_reserved``."""
+        return max(self.reserved, default=0)
+
+
+def replay(
+    events: Sequence[int],
+    *,
+    settings: AllocatorSettings | None = None,
+    capacity_bytes: int | None = None,
+    outside_bytes: int = 0,
+    streams: Sequence[int] | None = None,
+    pools: Sequence[int] | None = None,
+    placement: SegmentPlacement | None = None,
+) -> Replay:
+    """Play ``events`` through a fresh allocator.
+
+    A value above zero is an allocation of that many requested bytes; allocations are numbered 0, 1, 2 and
+    so on. A value below zero is ``~number``: the free of that allocation. A request of 0 bytes allocates
+    nothing in PyTorch and must not appear. ``streams`` and ``pools`` hold, for each allocation, its stream
+    and its private pool; 0 is the default of both. ``capacity_bytes`` is the device's memory, of which
+    ``outside_bytes`` are taken by the CUDA context, libraries and others; without a capacity memory never
+    runs out.
+    """
+    allocator = CachingAllocator(
+        settings, capacity_bytes=capacity_bytes, outside_bytes=outside_bytes, placement=placement
+    )
+    allocated: list[int] = []
+    reserved: list[int] = []
+    allocator.feed(events, allocated, reserved, streams=streams, pools=pools)
+    return Replay(
+        allocated=allocated,
+        reserved=reserved,
+        block_bytes=allocator.block_bytes,
+        retries=allocator.retries,
+        oom=allocator.oom,
+    )
