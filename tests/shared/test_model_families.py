@@ -21,6 +21,22 @@ SMALL = {
 }
 GROUPED = {**SMALL, "num_key_value_heads": 2}
 GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "vocab_size": 50}
+OPT = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "ffn_dim": 32,
+    "vocab_size": 50,
+    "max_position_embeddings": 32,
+}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+MODERNBERT_TOKENS = {
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "cls_token_id": 1,
+    "sep_token_id": 2,
+}
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": {"model_type": "gpt2", **GPT2},
@@ -53,6 +69,109 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "max_window_layers": 1,
     },
     "qwen3": {"model_type": "qwen3", **GROUPED, "head_dim": 8},
+    "gpt_neox": {"model_type": "gpt_neox", **SMALL, "hidden_size": 64},
+    "gpt_neox, old rotary key": {
+        "model_type": "gpt_neox",
+        **SMALL,
+        "rotary_pct": 0.5,
+        "attention_bias": False,
+        "tie_word_embeddings": True,
+        "use_parallel_residual": False,
+    },
+    "gpt_neox, new rotary key": {
+        "model_type": "gpt_neox",
+        **SMALL,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0},
+    },
+    "opt": {"model_type": "opt", **OPT},
+    "opt, as the 350M": {
+        "model_type": "opt",
+        **OPT,
+        "word_embed_proj_dim": 8,
+        "do_layer_norm_before": False,
+    },
+    "opt, as Galactica": {
+        "model_type": "opt",
+        **OPT,
+        "enable_bias": False,
+        "layer_norm_elementwise_affine": False,
+        "_remove_final_layer_norm": True,
+        "tie_word_embeddings": False,
+    },
+    "gemma2": {"model_type": "gemma2", **GROUPED, "head_dim": 8},
+    "gemma2, all full": {
+        "model_type": "gemma2",
+        **GROUPED,
+        "layer_types": ["full_attention"] * 2,
+        "sliding_window": None,
+        "final_logit_softcapping": None,
+    },
+    "gemma3_text": {"model_type": "gemma3_text", **GROUPED, "head_dim": 8, "num_hidden_layers": 7},
+    "gemma3_text, old pattern": {
+        "model_type": "gemma3_text",
+        **GROUPED,
+        "sliding_window_pattern": 2,
+        "num_hidden_layers": 3,
+        "tie_word_embeddings": False,
+        "attention_bias": True,
+    },
+    "gemma3_text, bidirectional": {
+        "model_type": "gemma3_text",
+        **GROUPED,
+        "use_bidirectional_attention": True,
+    },
+    "phi3": {"model_type": "phi3", **GROUPED, "pad_token_id": 0},
+    "phi3, part rotated": {
+        "model_type": "phi3",
+        **GROUPED,
+        "hidden_size": 64,
+        "partial_rotary_factor": 0.75,
+        "sliding_window": 8,
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+    },
+    "olmo2": {"model_type": "olmo2", **GROUPED},
+    "olmo2, attention bias": {"model_type": "olmo2", **SMALL, "attention_bias": True},
+    "mixtral": {"model_type": "mixtral", **GROUPED, "num_local_experts": 4},
+    "mixtral, window": {
+        "model_type": "mixtral",
+        **GROUPED,
+        "num_experts": 4,
+        "head_dim": 8,
+        "sliding_window": 16,
+    },
+    "qwen3_moe": {"model_type": "qwen3_moe", **GROUPED, **EXPERTS},
+    "qwen3_moe, some dense": {
+        "model_type": "qwen3_moe",
+        **GROUPED,
+        **EXPERTS,
+        "num_hidden_layers": 6,
+        "mlp_only_layers": [1],
+        "decoder_sparse_step": 2,
+        "head_dim": 8,
+        "use_sliding_window": True,
+        "attention_bias": True,
+    },
+    "gpt_oss": {"model_type": "gpt_oss", **GROUPED, "num_local_experts": 4, "head_dim": 8},
+    "bert": {"model_type": "bert", **SMALL},
+    "bert, decoder, untied": {
+        "model_type": "bert",
+        **SMALL,
+        "is_decoder": True,
+        "tie_word_embeddings": False,
+        "type_vocab_size": 3,
+    },
+    "modernbert": {"model_type": "modernbert", **SMALL, **MODERNBERT_TOKENS, "num_hidden_layers": 4},
+    "modernbert, biases": {
+        "model_type": "modernbert",
+        **SMALL,
+        **MODERNBERT_TOKENS,
+        "norm_bias": True,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "classifier_bias": True,
+        "global_attn_every_n_layers": 1,
+    },
     "qwen3, attention bias": {"model_type": "qwen3", **GROUPED, "attention_bias": True},
 }
 
@@ -133,10 +252,57 @@ def test_defaults_are_those_of_transformers(model_type: str) -> None:
     real = AutoConfig.for_model(model_type)
     assert type(real).__name__ == family.config_class
     fields = {name: f.default for name, f in type(real).__dataclass_fields__.items()}
-    assert {key: fields[key] for key in family.defaults if key in fields} == {
-        key: value for key, value in family.defaults.items() if key in fields
+    known = {key: value for key, value in family.defaults.items() if key in fields}
+    assert known == {key: fields[key] for key in known}
+    # These live in rope_parameters or layer_types once transformers has read them.
+    assert set(family.defaults) - set(known) <= {
+        "global_attn_every_n_layers",
+        "partial_rotary_factor",
+        "rotary_pct",
+        "sliding_window_pattern",
     }
-    assert dict(family.aliases) == dict(type(real).attribute_map)
+    aliases = type(real).attribute_map.items()
+    assert {frozenset(pair) for pair in family.aliases.items()} == {frozenset(pair) for pair in aliases}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_dimensions_are_those_transformers_reads(config: dict[str, Any]) -> None:
+    task = FAMILIES[config["model_type"]].tasks[-1]
+    ours = architecture_of(config, task)
+    real = transformers_config(config)
+    assert ours.hidden_size == real.hidden_size
+    assert ours.heads == real.num_attention_heads
+    assert ours.kv_heads == getattr(real, "num_key_value_heads", real.num_attention_heads)
+    assert ours.layers == real.num_hidden_layers
+    assert ours.max_positions == real.max_position_embeddings
+    if getattr(real, "layer_types", None):
+        sliding = [kind.startswith("sliding_attention") for kind in ours.layer_kinds]
+        assert sliding == [kind == "sliding_attention" for kind in real.layer_types]
+    if any(kind.startswith("sliding_attention") for kind in ours.layer_kinds):
+        window = real.local_attention if ours.family == "modernbert" else real.sliding_window
+        assert ours.extra["sliding_window"] == window
+    for ours_key, keys in {
+        "activation": ("activation_function", "hidden_act", "hidden_activation"),
+        "experts": ("num_experts", "num_local_experts"),
+        "experts_per_token": ("num_experts_per_tok",),
+    }.items():
+        values = {getattr(real, key) for key in keys if hasattr(real, key)}
+        assert values <= {ours.extra.get(ours_key)}, ours_key
+
+
+def test_the_text_part_of_a_multimodal_gemma3_is_taken_and_said() -> None:
+    text = CONFIGS["gemma3_text"]
+    ours = architecture_of({"model_type": "gemma3", "text_config": text, "vision_config": {}})
+    assert ours.parameter_count == architecture_of(text).parameter_count
+    assert "text_config" in ours.notes[0]
+    with pytest.raises(JobError, match=r"^config\.text_config: "):
+        architecture_of({"model_type": "gemma3"})
+
+
+def test_a_task_the_family_has_no_model_for_is_refused() -> None:
+    with pytest.raises(JobError, match=r"causal_lm.*sequence_classification, which modernbert has"):
+        architecture_of(CONFIGS["modernbert"], "causal_lm")
 
 
 @pytest.mark.parametrize(
@@ -167,6 +333,38 @@ def test_wrong_values_are_refused_in_one_line(changes: dict[str, Any], message: 
         architecture_of({**CONFIGS["llama"], **changes})
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+JUNK = [
+    None,
+    -1,
+    0,
+    1.5,
+    10**30,
+    math.nan,
+    math.inf,
+    True,
+    "",
+    "x" * 500,
+    [],
+    [None],
+    {},
+    {"partial_rotary_factor": math.nan},
+]
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_junk_at_any_key_is_read_or_refused_never_a_traceback(model_type: str) -> None:
+    family = FAMILIES[model_type]
+    for key in (*family.defaults, *family.aliases):
+        for junk in JUNK:
+            for task in family.tasks:
+                try:
+                    architecture_of({"model_type": model_type, key: junk}, task)
+                except JobError as error:
+                    assert str(error).startswith("config.")
+                    assert len(str(error)) < 500
+                    assert "\n" not in str(error)
 
 
 def test_an_unknown_type_names_the_command_that_knows_it() -> None:

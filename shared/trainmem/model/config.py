@@ -11,6 +11,8 @@ __all__ = ["ConfigReader", "UnknownFamily"]
 
 _MAX_WIDTH = 1 << 24
 _MAX_LAYERS = 10_000
+_MAX_EXPERTS = 65_536
+_MAX_VOCABULARY = 1 << 27
 _MAX_POSITIONS = 1 << 31
 
 # Those of transformers.activations.ACT2CLS (5.17) that have no parameters of their own.
@@ -65,6 +67,10 @@ class ConfigReader:
             self._sizes_by_default.append(key)
         return self.count(key, least=least, most=most)
 
+    def vocab_size(self) -> int:
+        """The tokens of the vocabulary."""
+        return self.size("vocab_size", most=_MAX_VOCABULARY)
+
     def layers(self, key: str = "num_hidden_layers") -> int:
         """The number of blocks."""
         return self.size(key, most=_MAX_LAYERS)
@@ -90,6 +96,10 @@ class ConfigReader:
         if not isinstance(value, bool):
             raise self.refuse(key, "is not true or false")
         return value
+
+    def optional_flag(self, key: str) -> bool:
+        """True, false, or null for false."""
+        return self._values.get(key) is not None and self.flag(key)
 
     def fraction(self, key: str) -> float:
         """A number from 0 to 1; null counts as 0 (LlamaConfig allows it for its dropout)."""
@@ -147,3 +157,27 @@ class ConfigReader:
         if heads % value:
             raise self.refuse(key, f"does not divide num_attention_heads ({heads:,})")
         return value
+
+    def rotary_dim(self, head_dim: int, key: str) -> int:
+        """Elements of a head that are rotated; the share is in rope_parameters, in old configs at ``key``."""
+        nested = self._values.get("rope_parameters")
+        if isinstance(nested, Mapping) and "partial_rotary_factor" in nested:
+            share = nested["partial_rotary_factor"]
+            if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+                raise self.refuse("rope_parameters", "has a partial_rotary_factor that is not from 0 to 1")
+        else:
+            share = self.fraction(key)
+        rotated = int(head_dim * share)
+        if rotated < 2:
+            raise self.refuse(
+                key, f"rotates {rotated} of a head's {head_dim} elements; at least 2 are needed"
+            )
+        return rotated
+
+    def experts(self, key: str) -> int:
+        """The experts of a sparse block."""
+        return self.size(key, most=_MAX_EXPERTS)
+
+    def experts_per_token(self, experts: int) -> int:
+        """How many experts a token goes to."""
+        return self.count("num_experts_per_tok", least=1, most=experts)

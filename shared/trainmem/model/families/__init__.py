@@ -9,17 +9,45 @@ from typing import Any, get_args
 from trainmem.job import JobError, Task, _choice, _shown
 from trainmem.model.architecture import Architecture
 from trainmem.model.config import ConfigReader, UnknownFamily
-from trainmem.model.families import gpt2, llama, mistral, qwen2, qwen3
+from trainmem.model.families import (
+    bert,
+    gemma2,
+    gemma3,
+    gpt2,
+    gpt_neox,
+    gpt_oss,
+    llama,
+    mistral,
+    mixtral,
+    modernbert,
+    olmo2,
+    opt,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+)
 from trainmem.model.families._family import Family
 
 __all__ = ["FAMILIES", "architecture_of"]
 
 FAMILIES: dict[str, Family] = {
     "gpt2": gpt2.FAMILY,
+    "gpt_neox": gpt_neox.FAMILY,
+    "opt": opt.FAMILY,
     "llama": llama.FAMILY,
     "mistral": mistral.FAMILY,
+    "mixtral": mixtral.FAMILY,
     "qwen2": qwen2.FAMILY,
     "qwen3": qwen3.FAMILY,
+    "qwen3_moe": qwen3_moe.FAMILY,
+    "gemma2": gemma2.FAMILY,
+    "gemma3_text": gemma3.FAMILY,
+    "phi3": phi3.FAMILY,
+    "olmo2": olmo2.FAMILY,
+    "gpt_oss": gpt_oss.FAMILY,
+    "bert": bert.FAMILY,
+    "modernbert": modernbert.FAMILY,
 }
 """Hugging Face ``model_type`` to the family that reads such a config."""
 
@@ -33,6 +61,8 @@ def architecture_of(config: Mapping[str, Any], task: Task = "causal_lm") -> Arch
     _choice("task", task, get_args(Task))
     if not isinstance(config, Mapping):
         raise JobError(f"config: {_shown(config)} is not an object like a Hugging Face config.json")
+    if config.get("model_type") == "gemma3":
+        return _text_part_of_gemma3(config, task)
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:
         shown = "missing" if model_type is None else _shown(model_type)
@@ -56,3 +86,14 @@ def architecture_of(config: Mapping[str, Any], task: Task = "causal_lm") -> Arch
     taken = ", ".join(f"{key} = {family.defaults[key]:,}" for key in reader.sizes_by_default)
     note = f"the config does not say; transformers' {family.config_class} defaults are used: {taken}"
     return replace(architecture, notes=(*architecture.notes, note))
+
+
+def _text_part_of_gemma3(config: Mapping[str, Any], task: Task) -> Architecture:
+    text = config.get("text_config")
+    if not isinstance(text, Mapping):
+        raise JobError(
+            f"config.text_config: {_shown(text)} is not an object; a gemma3 config keeps its sizes there"
+        )
+    architecture = architecture_of({**text, "model_type": "gemma3_text"}, task)
+    note = "only the text model of this multimodal config (text_config) is counted, without its vision tower"
+    return replace(architecture, notes=(note, *architecture.notes))

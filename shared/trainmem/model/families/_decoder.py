@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from trainmem.model.architecture import Architecture, Buffer, Parameter
 from trainmem.model.config import ConfigReader
 from trainmem.model.families._parts import output_head, rms_norm, rotary_buffers
 
-__all__ = ["DecoderSizes", "build_decoder", "read_sizes", "sliding_after"]
+__all__ = ["DecoderSizes", "build_decoder", "interleaved", "read_sizes", "sliding_after", "uniform"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,7 @@ def read_sizes(config: ConfigReader, *, explicit_head_dim: bool) -> DecoderSizes
         kv_heads=config.kv_heads(heads),
         head_dim=head_dim,
         intermediate_size=config.size("intermediate_size"),
-        vocab_size=config.size("vocab_size", most=1 << 27),
+        vocab_size=config.vocab_size(),
     )
 
 
@@ -68,6 +68,24 @@ def sliding_after(config: ConfigReader, layers: int) -> tuple[tuple[str, ...], i
             "layer_types", "has sliding_attention, which needs use_sliding_window and sliding_window"
         )
     return types, window
+
+
+def interleaved(
+    config: ConfigReader, layers: int, sliding: Callable[[int], bool]
+) -> tuple[tuple[str, ...], int | None]:
+    """The attention type of each block, from ``layer_types`` or the family's rule, and the window."""
+    types = config.attention_types(layers)
+    if types is None:
+        types = tuple("sliding_attention" if sliding(i) else "full_attention" for i in range(layers))
+    if "sliding_attention" not in types:
+        return types, None
+    return types, config.count("sliding_window", least=1)
+
+
+def uniform(config: ConfigReader, layers: int) -> tuple[tuple[str, ...], int | None]:
+    """One attention type for every block: sliding with a ``sliding_window``, full where it is null."""
+    window = config.optional_count("sliding_window", most=1 << 31)
+    return ("full_attention" if window is None else "sliding_attention",) * layers, window
 
 
 def build_decoder(

@@ -8,8 +8,10 @@ from trainmem.job import Task
 from trainmem.model.architecture import Buffer, Parameter
 
 __all__ = [
+    "EMBEDDING_SCALE",
     "SEQUENCE_LABELS",
     "attention_projections",
+    "gated_experts",
     "gated_mlp",
     "layer_norm",
     "linear",
@@ -20,6 +22,9 @@ __all__ = [
 
 SEQUENCE_LABELS = 2
 """Labels of the sequence_classification task; the default of transformers' PreTrainedConfig."""
+
+EMBEDDING_SCALE = Buffer("embed_tokens.embed_scale", (), 4, floating=True, persistent=False)
+"""Gemma multiplies the embedding's output by the square root of the hidden size, kept as a scalar buffer."""
 
 
 def linear(name: str, inputs: int, outputs: int, *, bias: bool = False) -> tuple[Parameter, ...]:
@@ -69,6 +74,14 @@ def gated_mlp(hidden_size: int, intermediate_size: int, *, bias: bool = False) -
         *linear("mlp.gate_proj", hidden_size, intermediate_size, bias=bias),
         *linear("mlp.up_proj", hidden_size, intermediate_size, bias=bias),
         *linear("mlp.down_proj", intermediate_size, hidden_size, bias=bias),
+    )
+
+
+def gated_experts(experts: int, hidden_size: int, intermediate_size: int) -> tuple[Parameter, ...]:
+    """Stacked experts: gate and up of all in one tensor, down of all in another."""
+    return (
+        Parameter("mlp.experts.gate_up_proj", (experts, 2 * intermediate_size, hidden_size), "expert"),
+        Parameter("mlp.experts.down_proj", (experts, hidden_size, intermediate_size), "expert"),
     )
 
 

@@ -49,7 +49,7 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
     layers = config.layers("n_layer")
     heads = config.divisor("n_head", hidden_size, "n_embd")
     intermediate_size = config.optional_count("n_inner") or 4 * hidden_size
-    vocab_size = config.size("vocab_size", most=1 << 27)
+    vocab_size = config.vocab_size()
     positions = config.positions("n_positions")
     if config.flag("add_cross_attention"):
         raise config.refuse("add_cross_attention", "is not supported; only decoder-only GPT-2 is")

@@ -7,7 +7,7 @@ from typing import Any
 from trainmem.job import Task
 from trainmem.model.architecture import Architecture
 from trainmem.model.config import ConfigReader
-from trainmem.model.families._decoder import build_decoder, read_sizes
+from trainmem.model.families._decoder import build_decoder, read_sizes, uniform
 from trainmem.model.families._family import Family
 from trainmem.model.families._parts import attention_projections, gated_mlp, rms_norm
 
@@ -32,8 +32,7 @@ _DEFAULTS: dict[str, Any] = {
 def _build(config: ConfigReader, task: Task) -> Architecture:
     """Read a MistralConfig; a null ``sliding_window`` means full attention."""
     sizes = read_sizes(config, explicit_head_dim=True)
-    window = config.optional_count("sliding_window", most=1 << 31)
-    kind = "full_attention" if window is None else "sliding_attention"
+    layer_kinds, window = uniform(config, sizes.layers)
     block = (
         *attention_projections(
             hidden_size=sizes.hidden_size,
@@ -50,8 +49,8 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
         config,
         task,
         sizes,
-        layer_kinds=(kind,) * sizes.layers,
-        blocks={kind: block},
+        layer_kinds=layer_kinds,
+        blocks=dict.fromkeys(layer_kinds, block),
         extra={"activation": config.activation("hidden_act"), "sliding_window": window},
     )
 
