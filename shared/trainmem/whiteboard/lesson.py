@@ -47,7 +47,7 @@ _NAMES: dict[Method, str] = {
 _WHY: dict[Method, str] = {
     "full": "weights, gradients and two moments leave a tenth for activations when blocks are checkpointed",
     "lora": "the base is frozen, but its activations are still saved for the backward pass",
-    "qlora": "the packed base is small; activations, fp32 copies for the adapters and unpacked weights are not",
+    "qlora": "the packed base is small; activations, fp32 inputs of adapters, unpacked weights are not",
 }
 
 
