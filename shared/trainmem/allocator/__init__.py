@@ -5,7 +5,8 @@ time.
 """
 
 from trainmem.allocator.addresses import DeviceAddresses, SegmentPlacement
-from trainmem.allocator.caching import CachingAllocator, Segment
+from trainmem.allocator.caching import CachingAllocator
+from trainmem.allocator.memory import Segment
 from trainmem.allocator.oom import AllocatorOutOfMemoryError, OutOfMemory
 from trainmem.allocator.replay import Replay, replay
 from trainmem.allocator.settings import AllocatorSettings

@@ -1,11 +1,14 @@
 """Where ``cudaMalloc`` puts a new segment.
 
-The allocator breaks ties between free blocks of one size by address, so the order of the segments' addresses
-decides which of two equal blocks is taken. `DeviceAddresses` mirrors what was seen in recorded snapshots.
+Among free blocks of one size the allocator takes the one with the lowest address, so the order of the
+segments' addresses decides ties, and a tie can decide whether a later request fits: in one recorded run it
+decides about a whole 198 MiB segment. `DeviceAddresses` places segments as the recorded runs did.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
+from dataclasses import dataclass
 from typing import Protocol
 
 from trainmem.units import MIB
@@ -14,6 +17,11 @@ __all__ = ["DeviceAddresses", "SegmentPlacement"]
 
 _CHUNK_BYTES = 32 * MIB
 _TOP = 1 << 46
+_STARTUP_CHUNKS = ((_TOP, 96 * MIB, 24 * MIB), (_TOP - 416 * MIB, 416 * MIB, 2 * MIB))
+"""Chunks that exist before the first segment: address, size, and the free rest at the end."""
+
+_LATE_HOLE = (_TOP - 416 * MIB, 414 * MIB)
+_SEGMENTS_BEFORE_LATE_HOLE = 3
 
 
 class SegmentPlacement(Protocol):
@@ -27,40 +35,108 @@ class SegmentPlacement(Protocol):
 
 
 class DeviceAddresses:
-    """Address space in chunks of 32 MiB, taken from the top down; the rest of a chunk serves later segments.
+    """The address space of a CUDA process.
 
-    Evidence: in the recorded snapshots every segment starts either at a multiple of 32 MiB below all earlier
-    ones, or directly behind another segment in the unused rest of such a chunk.
+    The driver takes addresses in chunks, multiples of 32 MiB, each at the highest free place below the ones
+    before. A request goes to the lowest hole in any chunk that holds it, and only then to a new chunk, at
+    whose beginning it lies; the rest of the chunk is a hole for later requests. A chunk whose contents are
+    all gone is given back.
+
+    A process starts with two holes, one of 24 MiB and below it one of 2 MiB. The 414 MiB below that are in
+    use until three segments exist; then they are one hole, which takes every segment until it is full.
+    Later segments lie below it.
+
+    Evidence: six recordings on an H200 (torch 2.11, CUDA 13). All sizes above are read off their addresses.
+    The five training runs among them (AMP twice, checkpointing, with regions, out of memory; 59 to 100
+    segments each) come out right at every event, to the byte, allocated and reserved. With addresses that
+    only rise, only fall, or without the late hole, allocated is off by up to 5 MiB at some events, and
+    without the late hole the reserved of checkpointing is 6% low.
+
+    Left out: the pieces that kernels and libraries, loaded on first use, take in the same holes (about 20
+    MiB at the first forward, 6 MiB or more by the first optimizer step); none of the recorded counters
+    depends on them. The CUDA graph recording, whose capture reserves chunks of its own, differs. Other
+    devices and driver versions were not seen.
     """
 
-    __slots__ = ("_bottom", "_holes")
+    __slots__ = ("_bottom", "_chunks", "_gaps", "_holes", "_placed", "_starts")
 
     def __init__(self) -> None:
-        self._bottom = _TOP
-        self._holes: list[tuple[int, int]] = []
+        self._bottom = min(address for address, _, _ in _STARTUP_CHUNKS)
+        self._chunks = {address: _Chunk(size, size - rest) for address, size, rest in _STARTUP_CHUNKS}
+        self._starts = sorted(self._chunks)
+        # By size, each list sorted by address: there are few sizes, but there may be many holes.
+        self._holes: dict[int, list[int]] = {}
+        self._gaps: list[tuple[int, int]] = []
+        self._placed = 0
+        for address, size, rest in _STARTUP_CHUNKS:
+            insort(self._holes.setdefault(rest, []), address + size - rest)
 
     def place(self, size_bytes: int) -> int:
-        """The lowest hole that is large enough, else a new chunk below all others."""
-        for index, (start, end) in enumerate(self._holes):
-            if end - start >= size_bytes:
-                if end - start == size_bytes:
-                    del self._holes[index]
-                else:
-                    self._holes[index] = (start + size_bytes, end)
-                return start
-        chunk = -(-size_bytes // _CHUNK_BYTES) * _CHUNK_BYTES
-        self._bottom -= chunk
-        if chunk > size_bytes:
-            self._holes.insert(0, (self._bottom + size_bytes, self._bottom + chunk))
-        return self._bottom
+        """The address of a new segment."""
+        if self._placed == _SEGMENTS_BEFORE_LATE_HOLE:
+            self.release(*_LATE_HOLE)
+        self._placed += 1
+        return self._take(size_bytes)
 
     def release(self, address: int, size_bytes: int) -> None:
-        """Give a segment's addresses back: they become a hole again."""
-        merged = sorted([*self._holes, (address, address + size_bytes)])
-        holes = merged[:1]
-        for start, end in merged[1:]:
-            if start == holes[-1][1]:
-                holes[-1] = (holes[-1][0], end)
-            else:
-                holes.append((start, end))
-        self._holes = holes
+        """Give a segment's addresses back."""
+        start = self._starts[bisect_right(self._starts, address) - 1]
+        chunk = self._chunks[start]
+        chunk.used_bytes -= size_bytes
+        first, last = address, address + size_bytes
+        for hole, hole_size in self._holes_in(start, start + chunk.size_bytes):
+            if not chunk.used_bytes or hole == last or hole + hole_size == first:
+                self._holes[hole_size].remove(hole)
+                first, last = min(first, hole), max(last, hole + hole_size)
+        if chunk.used_bytes:
+            insort(self._holes.setdefault(last - first, []), first)
+        else:
+            del self._chunks[start]
+            self._starts.remove(start)
+            self._add_gap(start, start + chunk.size_bytes)
+
+    def _take(self, size: int) -> int:
+        fitting = [
+            (holes[0], hole_size) for hole_size, holes in self._holes.items() if holes and hole_size >= size
+        ]
+        if not fitting:
+            start = self._new_chunk(size)
+            fitting = [(start, self._chunks[start].size_bytes)]
+        address, hole_size = min(fitting)
+        self._holes[hole_size].pop(0)
+        if hole_size > size:
+            insort(self._holes.setdefault(hole_size - size, []), address + size)
+        self._chunks[self._starts[bisect_right(self._starts, address) - 1]].used_bytes += size
+        return address
+
+    def _new_chunk(self, size: int) -> int:
+        size = -(-size // _CHUNK_BYTES) * _CHUNK_BYTES
+        for index, (start, end) in enumerate(self._gaps):
+            if end - start >= size:
+                address = end - size
+                self._gaps[index : index + 1] = [(start, address)] if address > start else []
+                break
+        else:
+            address = self._bottom = self._bottom - size
+        self._chunks[address] = _Chunk(size, 0)
+        insort(self._starts, address)
+        insort(self._holes.setdefault(size, []), address)
+        return address
+
+    def _add_gap(self, start: int, end: int) -> None:
+        for gap in [gap for gap in self._gaps if gap[0] == end or gap[1] == start]:
+            self._gaps.remove(gap)
+            start, end = min(start, gap[0]), max(end, gap[1])
+        if start == self._bottom:
+            self._bottom = end
+        else:
+            self._gaps = sorted([*self._gaps, (start, end)], reverse=True)
+
+    def _holes_in(self, start: int, end: int) -> list[tuple[int, int]]:
+        return [(hole, size) for size, holes in self._holes.items() for hole in holes if start <= hole < end]
+
+
+@dataclass(slots=True)
+class _Chunk:
+    size_bytes: int
+    used_bytes: int

@@ -11,7 +11,7 @@ __all__ = ["AllocatorOutOfMemoryError", "OutOfMemory"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutOfMemory:
-    """The state of the allocator at the allocation that fails, after every cached segment was given back."""
+    """The state of the allocator at the allocation that fails, after every idle segment was given back."""
 
     event_index: int
     """Position of the failing allocation in the event stream."""
@@ -24,8 +24,8 @@ class OutOfMemory:
 
     allocated_bytes: int
     reserved_bytes: int
-    private_pool_bytes: int
-    """Allocated bytes that belong to private pools (CUDA graphs)."""
+    idle_private_bytes: int
+    """Free blocks in private pools (CUDA graphs)."""
 
     capacity_bytes: int
     """The device's memory, as ``mem_get_info`` gives the total."""
@@ -40,32 +40,50 @@ class OutOfMemory:
 
     @property
     def free_bytes(self) -> int:
-        """What the device still had free."""
+        """What the device still has free."""
         return self.capacity_bytes - self.outside_bytes - self.reserved_bytes
 
     @property
-    def line(self) -> str:
-        """PyTorch's own message (``CUDACachingAllocator.cpp``, torch 2.11).
+    def mechanism(self) -> str:
+        """Why it fails: the cap, fragmentation, or plainly too little memory."""
+        idle, room, limit = self.reserved_bytes - self.allocated_bytes, self.free_bytes, "the device"
+        if self.cap_bytes is not None and self.cap_bytes - self.reserved_bytes < room:
+            room, limit = self.cap_bytes - self.reserved_bytes, "the per-process cap"
+        if room + idle < self.tried_bytes:
+            return (
+                f"{limit} leaves {format_bytes(max(room, 0))} and the cache holds {format_bytes(idle)} idle, "
+                "together less than the request"
+            )
+        return (
+            f"{format_bytes(idle)} of the cache are idle, but in segments that are partly in use, so they "
+            "neither hold the request nor can be given back: fragmentation"
+        )
 
-        The process's memory in use is taken as reserved plus ``outside_bytes``.
+    @property
+    def line(self) -> str:
+        """PyTorch's own message (``CUDACachingAllocator.cpp``, torch 2.9 to 2.11).
+
+        What it calls allocated counts the free blocks of private pools too. The process's memory in use is
+        taken as reserved plus ``outside_bytes``.
         """
         allowed = f"{format_bytes(self.cap_bytes)} allowed; " if self.cap_bytes is not None else ""
         private = (
-            f"with {format_bytes(self.private_pool_bytes)} allocated in private pools (e.g., CUDA Graphs), "
-            if self.private_pool_bytes
+            f"with {format_bytes(self.idle_private_bytes)} allocated in private pools (e.g., CUDA Graphs), "
+            if self.idle_private_bytes
             else ""
         )
+        allocated = self.allocated_bytes + self.idle_private_bytes
         return (
             f"CUDA out of memory. Tried to allocate {format_bytes(self.tried_bytes)}. "
             f"GPU {self.device_index} has a total capacity of {format_bytes(self.capacity_bytes)} "
             f"of which {format_bytes(self.free_bytes)} is free. "
             f"Including non-PyTorch memory, this process has "
             f"{format_bytes(self.reserved_bytes + self.outside_bytes)} memory in use. {allowed}"
-            f"Of the allocated memory {format_bytes(self.allocated_bytes)} is allocated by PyTorch, {private}"
-            f"and {format_bytes(self.reserved_bytes - self.allocated_bytes)} is reserved by PyTorch but "
-            "unallocated. If reserved but unallocated memory is large try setting "
-            "PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for "
-            "Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+            f"Of the allocated memory {format_bytes(allocated)} is allocated by PyTorch, {private}"
+            f"and {format_bytes(self.reserved_bytes - allocated)} is reserved by PyTorch but unallocated. "
+            "If reserved but unallocated memory is large try setting "
+            "PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  "
+            "See documentation for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from trainmem.allocator.addresses import SegmentPlacement
@@ -16,6 +16,8 @@ __all__ = ["Replay", "replay"]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replay:
     """What the counters read after each event."""
+
+    events: Sequence[int]
 
     allocated: list[int]
     """``torch.cuda.memory_allocated`` after each event: whole blocks, their unsplit rest included."""
@@ -42,6 +44,20 @@ class Replay:
         """``torch.cuda.max_memory_reserved``."""
         return max(self.reserved, default=0)
 
+    @property
+    def peak_requested_bytes(self) -> int:
+        """The peak of what was asked for, before any rounding (``requested_bytes.all.peak``)."""
+        sizes: list[int] = []
+        current = peak = 0
+        for event in self.events[: len(self.allocated)]:
+            if event > 0:
+                sizes.append(event)
+                current += event
+                peak = max(peak, current)
+            else:
+                current -= sizes[~event]
+        return peak
+
 
 def replay(
     events: Sequence[int],
@@ -52,23 +68,37 @@ def replay(
     streams: Sequence[int] | None = None,
     pools: Sequence[int] | None = None,
     placement: SegmentPlacement | None = None,
+    empty_cache_before: Collection[int] = (),
 ) -> Replay:
     """Play ``events`` through a fresh allocator.
 
     A value above zero is an allocation of that many requested bytes; allocations are numbered 0, 1, 2 and
     so on. A value below zero is ``~number``: the free of that allocation. A request of 0 bytes allocates
-    nothing in PyTorch and must not appear. ``streams`` and ``pools`` hold, for each allocation, its stream
-    and its private pool; 0 is the default of both. ``capacity_bytes`` is the device's memory, of which
-    ``outside_bytes`` are taken by the CUDA context, libraries and others; without a capacity memory never
-    runs out.
+    nothing in PyTorch and must not appear.
+
+    ``streams`` and ``pools`` hold, for each allocation, its stream and its private pool; 0 is the default
+    of both. ``capacity_bytes`` is the device's memory, of which ``outside_bytes`` are taken by the CUDA
+    context, libraries and others; without a capacity memory never runs out.
+
+    ``empty_cache_before`` are the events before which the script calls ``torch.cuda.empty_cache``.
     """
     allocator = CachingAllocator(
         settings, capacity_bytes=capacity_bytes, outside_bytes=outside_bytes, placement=placement
     )
     allocated: list[int] = []
     reserved: list[int] = []
-    allocator.feed(events, allocated, reserved, streams=streams, pools=pools)
+    done = 0
+    for stop in sorted({*empty_cache_before, len(events)}):
+        whole = done == 0 and stop == len(events)
+        part = events if whole else events[done:stop]
+        allocator.feed(part, allocated, reserved, streams=streams, pools=pools)
+        if allocator.oom is not None:
+            break
+        if stop in empty_cache_before:
+            allocator.empty_cache()
+        done = stop
     return Replay(
+        events=events,
         allocated=allocated,
         reserved=reserved,
         block_bytes=allocator.block_bytes,

@@ -12,6 +12,7 @@ __all__ = [
     "LARGE_SEGMENT_BYTES",
     "MAX_BYTES_OF_SMALL_POOL",
     "MIN_BLOCK_BYTES",
+    "MIN_REQUEST_OF_OWN_SEGMENT_BYTES",
     "SMALL_SEGMENT_BYTES",
     "AllocatorSettings",
 ]
@@ -26,7 +27,10 @@ SMALL_SEGMENT_BYTES = 2 * MIB
 """Size of a small segment (``kSmallBuffer``), and the step of large segments (``kRoundLarge``)."""
 
 LARGE_SEGMENT_BYTES = 20 * MIB
-"""Size of the segment that a request below half of it gets in the large pool (``kLargeBuffer``)."""
+"""Size of a segment that large requests share (``kLargeBuffer``)."""
+
+MIN_REQUEST_OF_OWN_SEGMENT_BYTES = 10 * MIB
+"""A request of this size and more gets a segment of about its own size (``kMinLargeAlloc``)."""
 
 _DIVISION_INTERVALS = 16
 _IGNORED = frozenset(
@@ -73,10 +77,11 @@ class AllocatorSettings:
     """One growing segment per pool and stream, mapped page by page, in place of many ``cudaMalloc`` calls."""
 
     large_segment_size_bytes: int = LARGE_SEGMENT_BYTES
-    """Segment size of large requests below half of it, and page size of an expandable large segment."""
+    """Segment size of requests between 1 and 10 MiB, and page size of an expandable large segment."""
 
-    per_process_memory_fraction: float | None = None
-    """The cap: share of the device's memory that segments may take (``set_per_process_memory_fraction``)."""
+    per_process_memory_fraction: float = 1.0
+    """The cap: share of the device's memory that segments may take; 1 is no cap
+    (``torch.cuda.set_per_process_memory_fraction``)."""
 
     def __post_init__(self) -> None:
         if self.max_split_size_bytes is not None and self.max_split_size_bytes < LARGE_SEGMENT_BYTES:
@@ -99,11 +104,12 @@ class AllocatorSettings:
                 f"garbage_collection_threshold: {self.garbage_collection_threshold} is not in [0, 1)"
             )
         size = self.large_segment_size_bytes
-        if size < SMALL_SEGMENT_BYTES or size % SMALL_SEGMENT_BYTES:
-            raise ValueError(f"large_segment_size_bytes: {size} is not a positive multiple of 2 MiB")
-        fraction = self.per_process_memory_fraction
-        if fraction is not None and not 0.0 < fraction <= 1.0:
-            raise ValueError(f"per_process_memory_fraction: {fraction} is not in (0, 1]")
+        if size <= MIN_REQUEST_OF_OWN_SEGMENT_BYTES or size % MIB:
+            raise ValueError(f"large_segment_size_bytes: {size} is not a whole number of MiB above 10")
+        if not 0.0 < self.per_process_memory_fraction <= 1.0:
+            raise ValueError(
+                f"per_process_memory_fraction: {self.per_process_memory_fraction} is not in (0, 1]"
+            )
 
     @classmethod
     def parse(cls, text: str) -> AllocatorSettings:
@@ -142,7 +148,7 @@ class AllocatorSettings:
         """Bytes that ``cudaMalloc`` is asked for when no free block fits a request of ``rounded_bytes``."""
         if rounded_bytes <= MAX_BYTES_OF_SMALL_POOL:
             return SMALL_SEGMENT_BYTES
-        if rounded_bytes < self.large_segment_size_bytes // 2:
+        if rounded_bytes < MIN_REQUEST_OF_OWN_SEGMENT_BYTES:
             return self.large_segment_size_bytes
         return -(-rounded_bytes // SMALL_SEGMENT_BYTES) * SMALL_SEGMENT_BYTES
 
@@ -190,7 +196,7 @@ def _divisions(value: str) -> tuple[int, ...]:
     for entry in value[1:-1].split(","):
         limit, _, steps = entry.partition(":")
         if limit == ">":
-            start = last or 0
+            start = 0 if last is None else last + 1
             divisions[start:] = [int(steps)] * (_DIVISION_INTERVALS - start)
             continue
         if int(limit) < 1 or int(limit) & (int(limit) - 1):
