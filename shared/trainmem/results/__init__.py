@@ -1,0 +1,46 @@
+"""Measured rows: their schema, what makes one credible, the published ones, and how well predictions met
+them."""
+
+from trainmem.results.accuracy import ENGINES, Accuracy, Point, accuracy, points
+from trainmem.results.flops import step_flops
+from trainmem.results.likeness import Support, support, typical_error
+from trainmem.results.plausible import refusals, throughput_doubt
+from trainmem.results.published import Prediction, Predictions, predictions, published_rows
+from trainmem.results.row import (
+    KINDS,
+    OUTCOMES,
+    SCHEMA,
+    Kind,
+    MeasuredRow,
+    Outcome,
+    RowError,
+    read_row,
+    read_rows,
+)
+
+__all__ = [
+    "ENGINES",
+    "KINDS",
+    "OUTCOMES",
+    "SCHEMA",
+    "Accuracy",
+    "Kind",
+    "MeasuredRow",
+    "Outcome",
+    "Point",
+    "Prediction",
+    "Predictions",
+    "RowError",
+    "Support",
+    "accuracy",
+    "points",
+    "predictions",
+    "published_rows",
+    "read_row",
+    "read_rows",
+    "refusals",
+    "step_flops",
+    "support",
+    "throughput_doubt",
+    "typical_error",
+]
