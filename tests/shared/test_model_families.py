@@ -291,6 +291,17 @@ def test_dimensions_are_those_transformers_reads(config: dict[str, Any]) -> None
         assert values <= {ours.extra.get(ours_key)}, ours_key
 
 
+def test_a_null_dropped_from_a_complete_config_is_null_again() -> None:
+    rope = {"rope_type": "default", "rope_theta": 1e4}
+    complete = {**CONFIGS["mistral"], "initializer_range": 0.02, "rope_parameters": rope}
+    assert architecture_of(CONFIGS["mistral"]).extra["sliding_window"] == 4096
+    assert architecture_of({**complete, "sliding_window": 4096}).extra["sliding_window"] == 4096
+    ours = architecture_of(complete)
+    assert ours.extra["sliding_window"] is None
+    assert set(ours.layer_kinds) == {"full_attention"}
+    assert "sliding_window" in ours.notes[0]
+
+
 def test_the_text_part_of_a_multimodal_gemma3_is_taken_and_said() -> None:
     text = CONFIGS["gemma3_text"]
     ours = architecture_of({"model_type": "gemma3", "text_config": text, "vision_config": {}})

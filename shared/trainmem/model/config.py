@@ -45,11 +45,17 @@ class ConfigReader:
         self._given = {**config, **named}
         self._values = {**defaults, **self._given}
         self._sizes_by_default: list[str] = []
+        self._dropped_nulls: list[str] = []
 
     @property
     def sizes_by_default(self) -> tuple[str, ...]:
         """The keys read with `size` that the config leaves to the default, in the order they were read."""
         return tuple(self._sizes_by_default)
+
+    @property
+    def dropped_nulls(self) -> tuple[str, ...]:
+        """The keys taken as null because the writer of the config left nulls out; see `sliding_window`."""
+        return tuple(self._dropped_nulls)
 
     def refuse(self, key: str, allowed: str) -> JobError:
         """The error for ``key``: its value and what is allowed, for example ``"is not true or false"``."""
@@ -89,6 +95,20 @@ class ConfigReader:
     def optional_count(self, key: str, *, least: int = 1, most: int = _MAX_WIDTH) -> int | None:
         """A whole number, or None where the config says null."""
         return None if self._values.get(key) is None else self.count(key, least=least, most=most)
+
+    def sliding_window(self) -> int | None:
+        """``sliding_window``, None for full attention.
+
+        transformers 5 writes every key, defaults and nulls included; ``rope_parameters`` and
+        ``initializer_range`` together mark its files. Where such a file has no ``sliding_window``, a null was
+        dropped on the way and is null again, not the default.
+        """
+        key = "sliding_window"
+        complete = "rope_parameters" in self._given and "initializer_range" in self._given
+        if complete and key not in self._given and self._values.get(key) is not None:
+            self._dropped_nulls.append(key)
+            return None
+        return self.optional_count(key, most=_MAX_POSITIONS)
 
     def flag(self, key: str) -> bool:
         """True or false."""

@@ -81,11 +81,16 @@ def architecture_of(config: Mapping[str, Any], task: Task = "causal_lm") -> Arch
         )
     reader = ConfigReader(config, family.defaults, family.aliases)
     architecture = family.build(reader, task)
-    if not reader.sizes_by_default:
-        return architecture
-    taken = ", ".join(f"{key} = {family.defaults[key]:,}" for key in reader.sizes_by_default)
-    note = f"the config does not say; transformers' {family.config_class} defaults are used: {taken}"
-    return replace(architecture, notes=(*architecture.notes, note))
+    notes = list(architecture.notes)
+    if reader.sizes_by_default:
+        taken = ", ".join(f"{key} = {family.defaults[key]:,}" for key in reader.sizes_by_default)
+        notes.append(
+            f"the config does not say; transformers' {family.config_class} defaults are used: {taken}"
+        )
+    if reader.dropped_nulls:
+        keys = ", ".join(reader.dropped_nulls)
+        notes.append(f"the config was written without its null keys; taken as null: {keys}")
+    return replace(architecture, notes=tuple(notes))
 
 
 def _text_part_of_gemma3(config: Mapping[str, Any], task: Task) -> Architecture:

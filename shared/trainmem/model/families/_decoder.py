@@ -57,9 +57,7 @@ def sliding_after(config: ConfigReader, layers: int) -> tuple[tuple[str, ...], i
     Returns each block's attention type, and the window (None where no block has one).
     """
     types = config.attention_types(layers)
-    window = (
-        config.optional_count("sliding_window", most=1 << 31) if config.flag("use_sliding_window") else None
-    )
+    window = config.sliding_window() if config.flag("use_sliding_window") else None
     if types is None:
         first = config.count("max_window_layers") if window is not None else layers
         types = tuple("full_attention" if index < first else "sliding_attention" for index in range(layers))
@@ -84,7 +82,7 @@ def interleaved(
 
 def uniform(config: ConfigReader, layers: int) -> tuple[tuple[str, ...], int | None]:
     """One attention type for every block: sliding with a ``sliding_window``, full where it is null."""
-    window = config.optional_count("sliding_window", most=1 << 31)
+    window = config.sliding_window()
     return ("full_attention" if window is None else "sliding_attention",) * layers, window
 
 
