@@ -1,0 +1,30 @@
+"""The page's address holds the scenario, and the tab when it is not the first one."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+import gradio as gr
+
+from trainmem.job import TrainingJob
+from trainmem.permalink import decode, encode
+
+__all__ = ["job_of", "link_to", "tab_of"]
+
+_OURS = ("tab", "__theme")
+
+
+def job_of(request: gr.Request) -> TrainingJob | None:
+    """The job in the page's address, None when it names none. Raises `ValueError` for a wrong one."""
+    query = [(key, value) for key, value in request.query_params.multi_items() if key not in _OURS]
+    return decode(urlencode(query)) if query else None
+
+
+def tab_of(request: gr.Request) -> str | None:
+    """The tab that the address asks for."""
+    return request.query_params.get("tab")
+
+
+def link_to(job: TrainingJob) -> str:
+    """The address of a scenario, relative to the page."""
+    return f"?{encode(job)}"

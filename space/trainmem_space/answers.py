@@ -1,0 +1,70 @@
+"""The one place where the app asks trainmem. Answers are pure, so visitors share a cache of them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+from trainmem.estimate import Estimate, Timeline, estimate, timeline
+from trainmem.verdict import Verdict, verdict
+
+from trainmem.device import device
+from trainmem.job import JobError, TrainingJob
+from trainmem.model import Architecture, architecture_of, catalogue
+from trainmem.whiteboard import Whiteboard, whiteboard
+
+__all__ = ["Detail", "answer", "board", "known_model", "model_names", "one_step", "verdict_on"]
+
+Detail = Literal["fast", "exact"]
+
+# Enough for a few visitors moving levers; an entry is a few kilobytes.
+_KEPT = 512
+
+
+@lru_cache(maxsize=_KEPT)
+def answer(job: TrainingJob, detail: Detail) -> Estimate:
+    """The tape's estimate. Raises `ValueError` with one line for a job that cannot be."""
+    return estimate(job, engine="tape", detail=detail)
+
+
+@lru_cache(maxsize=_KEPT)
+def verdict_on(job: TrainingJob, detail: Detail) -> Verdict:
+    """Whether the job fits on its own device, in words, with the cheapest lever that changes that."""
+    return verdict(job, answer(job, detail), device(job.device))
+
+
+@lru_cache(maxsize=_KEPT)
+def board(job: TrainingJob) -> Whiteboard:
+    """The whiteboard's sum for the job, and why real code needs more."""
+    return whiteboard(job, architecture(job))
+
+
+def architecture(job: TrainingJob) -> Architecture:
+    """The model of a job: its config's, or the catalogue's entry. Raises `JobError` for an unknown one."""
+    if job.config is not None:
+        return architecture_of(job.config, job.task)
+    return catalogue.find(job.model or "").architecture(job.task)
+
+
+@lru_cache(maxsize=64)
+def one_step(job: TrainingJob, first_step: bool = False) -> Timeline:
+    """The named instants and the curve of one step."""
+    return timeline(job, engine="tape", first_step=first_step)
+
+
+def model_names() -> list[str]:
+    """The catalogue's names, in its order."""
+    return [entry.name for entry in catalogue.entries()]
+
+
+def known_model(name: str) -> catalogue.Entry | None:
+    """The catalogue's entry for a name or a Hugging Face id, None for any other."""
+    try:
+        return catalogue.find(name)
+    except JobError:
+        return None
+
+
+def notices(job: TrainingJob) -> tuple[str, ...]:
+    """The three things to notice on the clock."""
+    return ("one", "two", "three")

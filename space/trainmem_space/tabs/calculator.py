@@ -1,0 +1,319 @@
+"""Calculator: every lever on the left, the verdict and what it is made of on the right, live."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import gradio as gr
+
+from trainmem.device import DEVICES, device
+from trainmem.hub import fetch_config, is_hub_id
+from trainmem.job import TrainingJob
+from trainmem_space import answers
+from trainmem_space.address import job_of, link_to, tab_of
+from trainmem_space.levers import FORM, PASTED, form_from_job, job_from_form, lever_of_error
+from trainmem_space.session import Session
+from trainmem_space.shell import Shell
+from trainmem_space.views import view
+from trainmem_space.views.breakdown import breakdown_view
+from trainmem_space.views.comparison import capacity_lines, comparison_view, described
+from trainmem_space.views.step import step_view
+from trainmem_space.views.verdict import error_line, verdict_view
+
+__all__ = ["DEFAULT_JOB", "build"]
+
+DEFAULT_JOB = TrainingJob(model="llama3.2-1b", micro_batch=8, sequence_length=2048)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Page:
+    """The tab's components, by what they show."""
+
+    form: dict[str, gr.components.Component]
+    error: gr.HTML
+    verdict: gr.HTML
+    bars: gr.HTML
+    breakdown: gr.HTML
+    step: gr.HTML
+    link: gr.HTML
+    session: gr.State
+    job: gr.State
+
+    @property
+    def answer(self) -> list[gr.components.Component]:
+        return [self.error, self.verdict, self.bars, self.breakdown, self.link, self.job, self.session]
+
+
+def build(shell: Shell) -> None:
+    """Lay the tab out and connect it."""
+    session = Session()
+    session.show(DEFAULT_JOB)
+    first = _shown(session, DEFAULT_JOB, "exact")
+    with gr.Row(elem_classes="tm-calculator"):
+        with gr.Column(elem_classes="tm-top"):
+            error = view(elem_id="error")
+            verdict = view(first[0], elem_id="verdict", script="actions")
+            view(
+                '<button type="button" class="tm-fold-levers" aria-expanded="false" aria-controls="form">'
+                "Change the job</button>",
+                elem_id="fold",
+            )
+        with gr.Column(elem_classes="tm-form", elem_id="form"):
+            form = _form(form_from_job(DEFAULT_JOB))
+            hints = json.dumps({key: lever.moves for key, lever in FORM.items()})
+            view(
+                f'<p class="tm-hint" data-hints="{escape(hints)}"><b>What a lever moves</b> '
+                "<span>Choose one to see.</span></p>",
+                elem_id="hint",
+            )
+        with gr.Column(elem_classes="tm-answer"):
+            bars = view(first[1], elem_id="bars", script="actions")
+            breakdown = view(first[2], elem_id="breakdown", script="breakdown")
+            link = view(first[3], elem_id="link", script="address")
+            step = view(_step(DEFAULT_JOB), elem_id="step")
+    page = _Page(
+        form=form,
+        error=error,
+        verdict=verdict,
+        bars=bars,
+        breakdown=breakdown,
+        step=step,
+        link=link,
+        session=gr.State(session),
+        job=shell.job,
+    )
+    _connect(page, shell)
+
+
+def _form(values: dict[str, Any]) -> dict[str, gr.components.Component]:
+    controls: dict[str, gr.components.Component] = {}
+
+    def add(key: str, **settings: Any) -> None:
+        lever = FORM[key]
+        common = {"label": lever.label, "value": values[key], "elem_id": f"lever-{key}", "min_width": 60}
+        if lever.values is None:
+            controls[key] = gr.Number(**common, **settings)
+        elif len(lever.values) <= 3:
+            controls[key] = gr.Radio(lever.choices, **common, **settings)
+        else:
+            controls[key] = gr.Dropdown(lever.choices, filterable=False, **common, **settings)
+
+    controls["model"] = gr.Dropdown(
+        answers.model_names(),
+        value=values["model"],
+        label=FORM["model"].label,
+        info="Choose, or type a Hugging Face id (owner/name)",
+        allow_custom_value=True,
+        elem_id="lever-model",
+    )
+    with gr.Accordion("Paste a config.json", open=False, elem_classes="tm-fold"):
+        controls["config"] = gr.Textbox(
+            values["config"],
+            show_label=False,
+            lines=4,
+            max_lines=12,
+            placeholder='{"model_type": "llama", "hidden_size": 2048, ...}',
+            elem_id="lever-config",
+        )
+    controls["device"] = gr.Dropdown(
+        [(device.title.removeprefix("NVIDIA "), device.name) for device in DEVICES],
+        value=values["device"],
+        label=FORM["device"].label,
+        elem_id="lever-device",
+    )
+    with gr.Row(elem_classes="tm-three"):
+        for key in ("micro_batch", "sequence_length", "accumulation"):
+            add(key)
+    for key in ("precision", "optimizer", "checkpointing", "attention", "loss", "lora"):
+        add(key)
+    adapted = values["lora"] == "on"
+    with gr.Row(visible=adapted, elem_classes="tm-three") as adapters:
+        add("lora_rank")
+        controls["lora_targets"] = gr.Dropdown(
+            [("all linear", "all-linear"), ("query, value", "q_proj, v_proj")],
+            value=values["lora_targets"],
+            label=FORM["lora_targets"].label,
+            allow_custom_value=True,
+            elem_id="lever-lora_targets",
+            min_width=60,
+        )
+    add("base_quantization", visible=adapted)
+    controls["lora"].change(
+        lambda on: [gr.Row(visible=on == "on"), gr.Radio(visible=on == "on")],
+        controls["lora"],
+        [adapters, controls["base_quantization"]],
+        queue=False,
+        show_progress="hidden",
+        api_visibility="private",
+    )
+    for key in ("zero_grad", "task"):
+        add(key)
+    with gr.Accordion("Cluster", open=False, elem_classes="tm-fold"):
+        for key in ("sharding_mode", "sharding_data_parallel", "sharding_tensor_parallel"):
+            add(key)
+        add("sharding_pipeline_parallel")
+        controls["sharding_reshard_after_forward"] = gr.Checkbox(
+            values["sharding_reshard_after_forward"],
+            label=FORM["sharding_reshard_after_forward"].label,
+            elem_id="lever-sharding_reshard_after_forward",
+        )
+        add("sharding_offload")
+    return {key: controls[key] for key in FORM}
+
+
+def _connect(page: _Page, shell: Shell) -> None:
+    controls = list(page.form.values())
+    quick: dict[str, Any] = {
+        "queue": False,
+        "show_progress": "hidden",
+        "trigger_mode": "always_last",
+        "api_visibility": "private",
+    }
+    exact: dict[str, Any] = {
+        "fn": _exact,
+        "inputs": [page.session],
+        "outputs": [page.verdict, page.bars, page.breakdown, page.step],
+        **quick,
+    }
+    others = [control.input for key, control in page.form.items() if key not in ("model", "config")]
+    gr.on(others, _moved, [page.session, *controls], page.answer, **quick).then(**exact)
+    gr.on(
+        [page.form["model"].input],
+        _named,
+        [page.session, *controls],
+        [page.form["config"], *page.answer],
+        **quick,
+    ).then(**exact)
+    gr.on(
+        [page.form["config"].input],
+        _pasted,
+        [page.session, *controls],
+        [page.form["model"], *page.answer],
+        **quick,
+    ).then(**exact)
+    gr.on(
+        [page.verdict.click, page.bars.click], _pressed, [page.session], [*controls, *page.answer], **quick
+    ).then(**exact)
+    shell.demo.load(_opened, None, [shell.tabs, *controls, *page.answer], **quick).then(**exact)
+
+
+Views = tuple[str, str, str, str]
+
+
+def _shown(session: Session, job: TrainingJob, detail: answers.Detail) -> Views:
+    """The verdict, the bars, the table and the link for a job. Raises `ValueError` for one that cannot be."""
+    estimate = answers.answer(job, detail).to_json()
+    return (
+        verdict_view(estimate, answers.verdict_on(job, detail), described=described(job, None)),
+        comparison_view(session, job, detail),
+        breakdown_view(estimate, answers.board(job)),
+        f'<p class="tm-actions"><a href="{escape(link_to(job))}">Link to this scenario</a></p>',
+    )
+
+
+def _step(job: TrainingJob) -> str:
+    limit = next((line for line in capacity_lines(job.device) if line.chosen), None)
+    return step_view(answers.one_step(job), limit)
+
+
+def _answered(session: Session, find: Callable[[], TrainingJob]) -> list[Any]:
+    """The answer's outputs for the job that ``find`` returns; wrong input changes the error line alone."""
+    try:
+        job = find()
+        answers.answer(job, "fast")
+        session.show(job)
+        return [error_line(None), *_shown(session, job, "fast"), job.to_json(), session]
+    except ValueError as error:
+        message = str(error)
+    except Exception:
+        _log.exception("no answer")
+        message = "trainmem failed on this job; the last answer is kept. Please report the link and the log."
+    return [error_line(message, lever_of_error(message)), *[gr.skip()] * 6]
+
+
+def _form_values(values: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip(FORM, values, strict=True))
+
+
+def _moved(session: Session, *values: Any) -> list[Any]:
+    return _answered(session, lambda: _job(_form_values(values)))
+
+
+def _job(form: dict[str, Any]) -> TrainingJob:
+    return job_from_form(form)
+
+
+def _named(session: Session, *values: Any) -> list[Any]:
+    """A model was chosen or typed: one of the catalogue drops the pasted config, a Hub id fetches one."""
+    form = _form_values(values)
+    form["config"] = ""
+    entry = answers.known_model(form["model"] or "")
+    try:
+        if entry is not None:
+            form["task"] = entry.task
+        elif is_hub_id(form["model"] or ""):
+            form["config"] = json.dumps(fetch_config(form["model"]), indent=1)
+    except ValueError as error:
+        return [gr.skip(), gr.skip(), error_line(str(error), "model"), *[gr.skip()] * 6]
+    return [form["config"], form["task"], *_answered(session, lambda: _job(form))]
+
+
+def _pasted(session: Session, *values: Any) -> list[Any]:
+    """A config was pasted or emptied: it takes the model's place, or gives it back."""
+    form = _form_values(values)
+    form["model"] = PASTED if form["config"].strip() else DEFAULT_JOB.model
+    return [form["model"], *_answered(session, lambda: _job(form))]
+
+
+def _pressed(session: Session, event: gr.EventData) -> list[Any]:
+    """A button inside the answer: apply the cheapest lever, pin, restore or let go."""
+    pressed = event._data or {}
+    action, index = pressed.get("action"), pressed.get("index", -1)
+    target = session.job
+    if action == "apply":
+        lever = answers.verdict_on(session.job, "exact").cheapest_lever
+        target = lever[1] if lever else session.job
+    elif action == "restore" and 0 <= index < len(session.pins):
+        target = session.pins[index]
+    elif action == "pin":
+        session.pin()
+    elif action == "unpin":
+        session.unpin(index)
+    return [*_controls(target), *_answered(session, lambda: target)]
+
+
+def _controls(job: TrainingJob) -> list[Any]:
+    form = form_from_job(job) | {"device": device(job.device).name}
+    return [form[key] for key in FORM]
+
+
+def _opened(request: gr.Request) -> list[Any]:
+    """The page was opened: show the scenario of its address, or a line that says why not."""
+    selected = gr.Tabs(selected=tab_of(request)) if tab_of(request) else gr.skip()
+    try:
+        job = job_of(request)
+    except ValueError as error:
+        return [selected, *[gr.skip()] * len(FORM), error_line(f"address: {error}"), *[gr.skip()] * 6]
+    if job is None:
+        return [selected, *[gr.skip()] * (len(FORM) + 7)]
+    opened = Session()
+    found = _answered(opened, lambda: job)
+    controls = [gr.skip()] * len(FORM) if opened.job is None else _controls(job)
+    return [selected, *controls, *found]
+
+
+def _exact(session: Session) -> list[Any]:
+    """The exact answer for the scenario shown, unless another one has been shown meanwhile."""
+    job, serial = session.job, session.serial
+    try:
+        views = [*_shown(session, job, "exact")[:3], _step(job)]
+    except ValueError:
+        return [gr.skip()] * 4
+    return views if session.serial == serial else [gr.skip()] * 4

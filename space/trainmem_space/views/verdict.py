@@ -1,0 +1,42 @@
+"""The verdict: one sentence, the peak and its instant, and the cheapest lever with its button."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from trainmem.verdict import Verdict
+
+from trainmem_space.charts.text import size
+
+__all__ = ["error_line", "verdict_view"]
+
+
+def verdict_view(estimate: dict[str, Any], verdict: Verdict, *, described: str) -> str:
+    """What an engineer with ten seconds reads. ``described`` is the job in words, shown where no form is."""
+    state = {True: "fits", False: "short", None: "unsure"}[verdict.fits]
+    reserved = estimate["peak_reserved_bytes"]
+    held = f", {size(reserved)} reserved" if reserved is not None else ""
+    error = estimate["typical_error"]
+    typical = "" if error is None else f" Typical error of such a figure: {error:.1%}."
+    peak = size(estimate["peak_allocated_bytes"])
+    parts = [
+        f'<p class="tm-sentence">{escape(verdict.sentence)}</p>',
+        f"<p>Peak {peak} allocated{held}: {escape(estimate['peak_instant'])}.{typical}</p>",
+    ]
+    if verdict.cheapest_lever is not None:
+        sentence = escape(verdict.cheapest_lever[0])
+        parts.append(
+            f'<p class="tm-lever">{sentence} <button type="button" data-action="apply">Apply</button></p>'
+        )
+    parts.append(f'<p class="tm-job">{escape(described)}</p>')
+    parts += [f'<p class="tm-note">{escape(warning)}</p>' for warning in estimate["warnings"]]
+    return f'<section class="tm-verdict {state}" aria-live="polite">{"".join(parts)}</section>'
+
+
+def error_line(message: str | None, lever: str | None = None) -> str:
+    """One line for wrong input, naming the control so that the page can mark it; empty when all is well."""
+    if message is None:
+        return ""
+    named = f' data-lever="{escape(lever)}"' if lever else ""
+    return f'<p class="tm-error" role="alert"{named}>{escape(message)}</p>'
