@@ -7,9 +7,14 @@ from functools import cache
 from trainmem.device.data import DEVICES
 from trainmem.device.spec import ASSUMED_CONTEXT_BYTES, Device
 from trainmem.job import JobError, _shown
-from trainmem.model.catalogue import close_matches
+from trainmem.suggest import close_matches
 
-__all__ = ["ASSUMED_CONTEXT_BYTES", "DEVICES", "Device", "device"]
+__all__ = ["ASSUMED_CONTEXT_BYTES", "Device", "device", "devices"]
+
+
+def devices() -> tuple[Device, ...]:
+    """Every device, big machines first."""
+    return DEVICES
 
 
 @cache

@@ -3,6 +3,7 @@
 from trainmem.model.architecture import Architecture, Buffer, Parameter, ParameterKind
 from trainmem.model.config import UnknownFamily
 from trainmem.model.families import FAMILIES, architecture_of
+from trainmem.model.resolve import Resolved, resolve
 
 __all__ = [
     "FAMILIES",
@@ -10,6 +11,8 @@ __all__ = [
     "Buffer",
     "Parameter",
     "ParameterKind",
+    "Resolved",
     "UnknownFamily",
     "architecture_of",
+    "resolve",
 ]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -13,8 +12,9 @@ from typing import Any
 from trainmem.job import JobError, Task, _shown
 from trainmem.model.architecture import Architecture
 from trainmem.model.families import architecture_of
+from trainmem.suggest import close_matches
 
-__all__ = ["Entry", "close_matches", "entries", "find"]
+__all__ = ["Entry", "entries", "find"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,14 +85,4 @@ def find(name: str) -> Entry:
     raise JobError(
         f"model: {_shown(name)} is not in the catalogue{hint}; "
         "allowed are the names that `trainmem models` lists, or a config"
-    )
-
-
-def close_matches(name: str, allowed: Iterable[str]) -> list[str]:
-    """Up to four of ``allowed`` that look like ``name``, best first; ids also match without their owner."""
-    wanted = name.strip().casefold()[:200]
-    return difflib.get_close_matches(wanted, list(allowed), n=4, cutoff=0.55) or (
-        difflib.get_close_matches(wanted.rpartition("/")[2], list(allowed), n=4, cutoff=0.55)
-        if "/" in wanted
-        else []
     )

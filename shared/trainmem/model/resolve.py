@@ -1,0 +1,98 @@
+"""From a job to its architecture, with everything checked that needs both."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from trainmem.job import JobError, Lora, Task, TrainingJob, _shown
+from trainmem.model.architecture import Architecture
+from trainmem.model.catalogue import find
+from trainmem.model.families import architecture_of
+from trainmem.model.lora import adapters
+
+__all__ = ["Resolved", "resolve"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resolved:
+    """A job's architecture, a name for it in sentences, and what the user should know of how it was read."""
+
+    name: str
+    architecture: Architecture
+    warnings: tuple[str, ...]
+
+
+def resolve(job: TrainingJob) -> Resolved:
+    """The architecture that ``job`` trains; its config wins over its model name.
+
+    Raises `JobError` for an unknown model or type, a wrong config, a task the family has no model for, a
+    sequence longer than a learned position table, and LoRA targets that name no linear layer. Equal jobs
+    share one result, so that asking again costs microseconds.
+    """
+    targets = None if job.lora is None else job.lora.targets
+    return _resolve(job.model, _canonical(job), job.task, job.sequence_length, targets)
+
+
+def _canonical(job: TrainingJob) -> str | None:
+    """The config as text that is equal for equal configs, None without one."""
+    if job.config is None:
+        return None
+    try:
+        return json.dumps(dict(job.config), sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise JobError("config: not plain JSON; give the object of a Hugging Face config.json") from error
+
+
+@lru_cache(maxsize=1024)
+def _resolve(
+    model: str | None,
+    config: str | None,
+    task: Task,
+    sequence_length: int,
+    targets: str | tuple[str, ...] | None,
+) -> Resolved:
+    name, architecture, notes = _read(model, config, task)
+    warnings = [*notes, *architecture.notes]
+    limit = architecture.max_positions
+    if limit is not None and sequence_length > limit:
+        if architecture.extra.get("position_table"):
+            raise JobError(
+                f"sequence_length: {sequence_length:,} is longer than the position table of {name}; "
+                f"allowed are 1 to {limit:,}"
+            )
+        warnings.append(
+            f"sequence_length {sequence_length:,} is beyond the {limit:,} positions that {name} is made for; "
+            "its rotary positions go on, and the memory is right, but quality is not promised"
+        )
+    if targets is not None:
+        warnings += _lora_warnings(name, architecture, targets)
+    return Resolved(name=name, architecture=architecture, warnings=tuple(warnings))
+
+
+@lru_cache(maxsize=256)
+def _read(model: str | None, config: str | None, task: Task) -> tuple[str, Architecture, tuple[str, ...]]:
+    if config is None:
+        entry = find(model or "")
+        notes = () if entry.note is None else (f"{entry.name}: {entry.note}",)
+        return entry.name, architecture_of(entry.config, task), notes
+    values: dict[str, Any] = json.loads(config)
+    architecture = architecture_of(values, task)
+    return f"this {architecture.family} config", architecture, ()
+
+
+def _lora_warnings(name: str, architecture: Architecture, targets: str | tuple[str, ...]) -> list[str]:
+    found = adapters(architecture, Lora(targets=targets))
+    warnings = []
+    if found.unmatched:
+        missing = _shown(", ".join(found.unmatched))
+        warnings.append(f"lora.targets: {missing} names no linear layer of {name} and is left out")
+    experts = [part for block in architecture.blocks.values() for part in block if part.kind == "expert"]
+    adapted = [a.parameter for block in found.blocks.values() for a in block]
+    if targets == "all-linear" and experts and not any(part in adapted for part in experts):
+        warnings.append(
+            "all-linear leaves the experts without adapters: they are stacked tensors, not layers"
+        )
+    return warnings
