@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainmem.job import JobError
-from trainmem.model import FAMILIES, UnknownFamily, architecture_of
+from trainmem.model import FAMILIES, Architecture, UnknownFamily, architecture_of
 
 SMALL = {
     "hidden_size": 16,
@@ -300,6 +300,14 @@ def test_a_null_dropped_from_a_complete_config_is_null_again() -> None:
     assert ours.extra["sliding_window"] is None
     assert set(ours.layer_kinds) == {"full_attention"}
     assert "sliding_window" in ours.notes[0]
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_what_an_architecture_says_is_documented(config: dict[str, Any]) -> None:
+    ours = architecture_of(config, FAMILIES[config["model_type"]].tasks[-1])
+    documentation = Architecture.__doc__ or ""
+    assert [key for key in ours.extra if f"``{key}``" not in documentation] == []
+    assert [key for key in ours.dropout if f'"{key}"' not in documentation] == []
 
 
 def test_the_text_part_of_a_multimodal_gemma3_is_taken_and_said() -> None:

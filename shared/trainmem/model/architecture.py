@@ -63,7 +63,8 @@ class Architecture:
     ``tied``: the head shares the token embedding's storage and is not counted again.
     ``max_positions`` is what the config promises; only ``extra["position_table"]`` makes it a hard limit.
 
-    ``dropout`` has the rates "embedding", "attention", "residual" and "classifier", where there are any.
+    ``dropout`` has the rates "embedding", "attention", "residual", "mlp" (inside it) and "classifier", where
+    there are any.
     ``extra`` holds what a memory model needs beside the sizes; a key that is absent means no:
 
     - ``activation``: name of the activation function, as in transformers; ``gated``: a gate multiplies it
@@ -74,6 +75,9 @@ class Architecture:
     - ``experts``, ``experts_per_token``, ``moe_intermediate_size``
     - ``attention_soft_cap``, ``logits_soft_cap``: tanh caps; ``attention_sinks``: a learned logit a head
     - ``embedding_scale``: the embedding's output is multiplied by a constant
+    - ``embedding_width``: width of the token embedding, where projections lead to the hidden size and back
+    - ``final_norm``: False where no norm follows the last block (only OPT says)
+    - ``upcast_attention``: GPT-2 computes attention scores in fp32 outside SDPA
     - ``parallel_residual``: attention and MLP both read the block's input
     - ``post_norm``: norms come after attention and MLP ("only"), or before and after ("both")
     - ``encoder``: attention is not causal

@@ -11,8 +11,8 @@ from trainmem.model.architecture import Architecture, Parameter
 __all__ = ["Adapter", "Adapters", "adapters"]
 
 # PEFT still takes the names that experts and routers had as linear layers, and adapts the tensors that
-# replaced them (peft/utils/transformers_weight_conversion.py, _MOE_TARGET_MODULE_MAPPING). Other families have
-# no entry there, so that their experts stay without adapters.
+# replaced them (peft/utils/transformers_weight_conversion.py, _MOE_TARGET_MODULE_MAPPING). Other families
+# have no entry there, so that their experts stay without adapters.
 _EXPERT_NAMES: Mapping[str, Mapping[str, str]] = {
     "mixtral": {
         "gate": "mlp.gate.weight",
@@ -81,8 +81,8 @@ def adapters(architecture: Architecture, lora: Lora) -> Adapters:
     """The adapters that PEFT would add for ``lora``.
 
     "all-linear" is every linear layer but the output head. On Mixtral and Qwen3-MoE it also means the router
-    and the experts, and an ordinary MLP in some of their blocks gets none, because PEFT moves the names of its
-    layers to the experts.
+    and the experts, and an ordinary MLP in some of their blocks gets none, because PEFT moves the names of
+    its layers to the experts.
     Leaves out the copy of the classification head that PEFT trains beside the adapters when it is told that
     the task is SEQ_CLS. Raises `JobError` when no target names anything.
     """
