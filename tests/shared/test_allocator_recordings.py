@@ -72,7 +72,7 @@ def test_the_peaks_are_the_counters(name):
         assert result.peak_allocated_bytes == COUNTERS[name][0]
 
 
-@pytest.mark.parametrize("name", ["amp", "ckpt", "annot", "oom", "expandable"])
+@pytest.mark.parametrize("name", NAMES)
 def test_predicted_addresses_break_every_tie_as_the_device_did(name):
     recording = load_recording(name)
     real = replay_recording(recording, placement=RecordedAddresses(recording))

@@ -54,10 +54,10 @@ def unmap_idle_pages(memory: Memory, base: int) -> None:
             memory.insert_free(free, last, end - last)
         memory.count("segment_unmap", first, last - first, heap)
         _insert_unmapped(memory, heap.unmapped(segment.is_small), first, last)
-    if memory.unmapped_size.get(base) == segment.size_bytes:
-        heap.unmapped(segment.is_small).remove(base)
-        del memory.unmapped_size[base]
-        memory.drop_segment(base)
+        if memory.unmapped_size.get(base) == segment.size_bytes:
+            heap.unmapped(segment.is_small).remove(base)
+            del memory.unmapped_size[base]
+            memory.drop_segment(base)
 
 
 def _find_room(memory: Memory, size: int, heap: Heap, is_small: bool) -> int:
@@ -77,10 +77,12 @@ def _find_room(memory: Memory, size: int, heap: Heap, is_small: bool) -> int:
 
 
 def _range_bytes(memory: Memory, is_small: bool) -> int:
-    if memory.capacity_bytes is None:
-        return _RANGE_OF_AN_UNKNOWN_DEVICE_BYTES
     page = memory.page_bytes(is_small)
-    return -(-(memory.capacity_bytes + memory.capacity_bytes // 8) // page) * page
+    if memory.capacity_bytes is None:
+        size = _RANGE_OF_AN_UNKNOWN_DEVICE_BYTES
+    else:
+        size = memory.capacity_bytes + memory.capacity_bytes // 8
+    return -(-size // page) * page
 
 
 def _map(memory: Memory, start: int, size: int, heap: Heap) -> bool:
