@@ -6,7 +6,8 @@ time.
 
 from trainmem.allocator.addresses import DeviceAddresses, SegmentPlacement
 from trainmem.allocator.caching import CachingAllocator
-from trainmem.allocator.memory import Segment
+from trainmem.allocator.export import Frame, Region, write_snapshot
+from trainmem.allocator.memory import Block, MappedRange, Segment
 from trainmem.allocator.oom import AllocatorOutOfMemoryError, OutOfMemory
 from trainmem.allocator.replay import Replay, replay
 from trainmem.allocator.settings import AllocatorSettings
@@ -14,11 +15,16 @@ from trainmem.allocator.settings import AllocatorSettings
 __all__ = [
     "AllocatorOutOfMemoryError",
     "AllocatorSettings",
+    "Block",
     "CachingAllocator",
     "DeviceAddresses",
+    "Frame",
+    "MappedRange",
     "OutOfMemory",
+    "Region",
     "Replay",
     "Segment",
     "SegmentPlacement",
     "replay",
+    "write_snapshot",
 ]

@@ -46,14 +46,15 @@ class DeviceAddresses:
     use until three segments exist; then they are one hole, which takes every segment until it is full.
     Later segments lie below it.
 
-    Evidence: seven recordings on an H200 (torch 2.11, CUDA 13; `tests/data/allocator`). All sizes above are read
-    off their addresses. Allocated and reserved come out right at every event, to the byte, in all of them. With
-    addresses that only rise, only fall, or without the late hole, allocated is off by up to 8 MiB at some
-    events, and without the late hole the reserved of the run with checkpointing is 6% low.
+    Evidence: six recordings on an H200 (torch 2.11, CUDA 13; `tests/data/allocator`). All sizes above are
+    read off their addresses. Allocated and reserved come out right at every event, to the byte, in all of
+    them. With addresses that only rise, only fall, or without the late hole, allocated is off by up to 8
+    MiB at some events, and without the late hole the reserved of the run with checkpointing is 6% low.
 
-    Left out: the pieces that kernels and libraries, loaded on first use, take in the same holes (about 20 MiB at
-    the first forward, 6 MiB or more by the first optimizer step), and the chunks that graph capture reserves;
-    none of the recorded counters depends on them. Other devices and driver versions were not seen.
+    Left out: the pieces that kernels and libraries, loaded on first use, take in the same holes (about 20
+    MiB at the first forward, 6 MiB or more by the first optimizer step), and the chunks that graph capture
+    reserves; none of the recorded counters depends on them. Other devices and driver versions were not
+    seen.
     """
 
     __slots__ = ("_bottom", "_chunks", "_gaps", "_holes", "_placed", "_starts")

@@ -19,7 +19,15 @@ from collections.abc import Mapping, Sequence
 
 from trainmem.allocator.addresses import DeviceAddresses, SegmentPlacement
 from trainmem.allocator.expandable import expand
-from trainmem.allocator.memory import POSITION_BITS, POSITION_MASK, Heap, Memory, Segment, SegmentAction
+from trainmem.allocator.memory import (
+    POSITION_BITS,
+    POSITION_MASK,
+    Heap,
+    MappedRange,
+    Memory,
+    Segment,
+    SegmentAction,
+)
 from trainmem.allocator.oom import AllocatorOutOfMemoryError, OutOfMemory
 from trainmem.allocator.reclaim import collect_garbage, release_idle_segments, release_oversize_segments
 from trainmem.allocator.settings import MAX_BYTES_OF_SMALL_POOL, MIN_BLOCK_BYTES, AllocatorSettings
@@ -77,6 +85,15 @@ class CachingAllocator:
         """The segments held, by address."""
         return [self._memory.segments[base] for base in self._memory.bases()]
 
+    @property
+    def mapped_ranges(self) -> list[MappedRange]:
+        """The memory held, by address, with the live and free blocks in it."""
+        return self._memory.mapped_ranges(
+            (position, self.block_bytes[allocation], allocation)
+            for allocation, position in enumerate(self._positions)
+            if position >= 0
+        )
+
     def address(self, allocation: int) -> int:
         """The device address of a live allocation."""
         position = self._positions[allocation]
@@ -87,7 +104,7 @@ class CachingAllocator:
     def keep_journal(self) -> list[SegmentAction]:
         """From now on every segment taken or given back is appended to the list returned.
 
-        An entry is the action as snapshots name it, the device address, the size and the stream.
+        An entry is the action as snapshots name it, the device address, the size, the stream and the pool.
         """
         self._memory.journal = []
         return self._memory.journal

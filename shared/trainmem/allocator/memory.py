@@ -11,19 +11,30 @@ then by address, so that best fit is one bisection.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from trainmem.allocator.addresses import SegmentPlacement
 from trainmem.allocator.settings import SMALL_SEGMENT_BYTES, AllocatorSettings
 
-__all__ = ["POSITION_BITS", "POSITION_MASK", "Heap", "Memory", "Segment", "SegmentAction"]
+__all__ = [
+    "POSITION_BITS",
+    "POSITION_MASK",
+    "Block",
+    "Heap",
+    "MappedRange",
+    "Memory",
+    "Segment",
+    "SegmentAction",
+]
 
 POSITION_BITS = 52
 POSITION_MASK = (1 << POSITION_BITS) - 1
 
-SegmentAction = tuple[Literal["segment_alloc", "segment_free", "segment_map", "segment_unmap"], int, int, int]
+SegmentAction = tuple[
+    Literal["segment_alloc", "segment_free", "segment_map", "segment_unmap"], int, int, int, int
+]
 
 
 @dataclass(slots=True)
@@ -60,6 +71,34 @@ class Segment:
     pool: int
     page_bytes: int
     """What an expandable segment maps at a time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """A piece of a segment."""
+
+    address: int
+    size_bytes: int
+    allocation: int | None
+    """The number of the allocation that has it; ``None`` when it is free."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MappedRange:
+    """Memory without gaps: a whole segment, or what an expandable one has mapped in one stretch."""
+
+    segment: Segment
+    blocks: list[Block]
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        return self.blocks[0].address
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts in reserved memory."""
+        return sum(block.size_bytes for block in self.blocks)
 
 
 class Memory:
@@ -172,6 +211,24 @@ class Memory:
         self.count("segment_free", base, segment.size_bytes, heap)
         self.drop_segment(base)
 
+    def mapped_ranges(self, live: Iterable[tuple[int, int, int]]) -> list[MappedRange]:
+        """All memory held, block by block, given the live blocks as (position, size, allocation)."""
+        blocks = sorted([*live, *((start, size, -1) for start, size in self.free_size.items())])
+        ranges: list[MappedRange] = []
+        end = -1
+        for position, size, allocation in blocks:
+            if position != end or position in self.segments:
+                ranges.append(MappedRange(segment=self.segments[self.base(position)], blocks=[]))
+            ranges[-1].blocks.append(
+                Block(
+                    address=self.address(position),
+                    size_bytes=size,
+                    allocation=allocation if allocation >= 0 else None,
+                )
+            )
+            end = position + size
+        return ranges
+
     def count(
         self,
         action: Literal["segment_alloc", "segment_free", "segment_map", "segment_unmap"],
@@ -183,7 +240,7 @@ class Memory:
         grows = action in ("segment_alloc", "segment_map")
         self.reserved_bytes += size if grows else -size
         if self.journal is not None:
-            self.journal.append((action, self.address(position), size, heap.stream))
+            self.journal.append((action, self.address(position), size, heap.stream, heap.pool))
 
     def insert_free(self, free: list[int], position: int, size: int) -> int:
         """Add a free block, merged with its free neighbours; the position of the result."""

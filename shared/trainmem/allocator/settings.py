@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,6 +132,21 @@ class AllocatorSettings:
             position = match.end()
         return cls(**values)
 
+    def __str__(self) -> str:
+        """The value of ``PYTORCH_CUDA_ALLOC_CONF`` that says the same; empty for the defaults."""
+        default, options = AllocatorSettings(), []
+        for name, (field, _) in _OPTIONS.items():
+            value = getattr(self, field)
+            if value == getattr(default, field):
+                continue
+            if name.endswith("_mb"):
+                value = value // MIB
+            elif field == "roundup_power2_divisions":
+                steps = (f"{1 << interval}:{divisions}" for interval, divisions in enumerate(value))
+                value = value[0] if len(set(value)) == 1 else f"[{','.join(steps)}]"
+            options.append(f"{name}:{value}")
+        return ",".join(options)
+
     def rounded(self, requested_bytes: int) -> int:
         """Bytes that a request occupies at least: rounded to 512, or to its power-of-two division."""
         if requested_bytes < MIN_BLOCK_BYTES:
@@ -158,20 +174,11 @@ def _option(name: str, value: str) -> dict[str, Any]:
         if name == "backend" and value != "native":
             raise ValueError(f"backend: {value!r} is not modelled; the caching allocator is backend:native")
         return {}
-    readers: dict[str, tuple[str, Any]] = {
-        "max_split_size_mb": ("max_split_size_bytes", _mebibytes),
-        "max_non_split_rounding_mb": ("max_non_split_rounding_bytes", _mebibytes),
-        "large_segment_size_mb": ("large_segment_size_bytes", _mebibytes),
-        "garbage_collection_threshold": ("garbage_collection_threshold", float),
-        "per_process_memory_fraction": ("per_process_memory_fraction", float),
-        "expandable_segments": ("expandable_segments", _boolean),
-        "roundup_power2_divisions": ("roundup_power2_divisions", _divisions),
-    }
-    if name not in readers:
+    if name not in _OPTIONS:
         raise ValueError(
-            f"PYTORCH_CUDA_ALLOC_CONF: {name!r} is not an option; allowed are {', '.join(sorted(readers))}"
+            f"PYTORCH_CUDA_ALLOC_CONF: {name!r} is not an option; allowed are {', '.join(sorted(_OPTIONS))}"
         )
-    field, read = readers[name]
+    field, read = _OPTIONS[name]
     try:
         return {field: read(value)}
     except ValueError as error:
@@ -207,3 +214,15 @@ def _divisions(value: str) -> tuple[int, ...]:
         divisions[index] = int(steps)
         last = index
     return tuple(divisions)
+
+
+_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "max_split_size_mb": ("max_split_size_bytes", _mebibytes),
+    "max_non_split_rounding_mb": ("max_non_split_rounding_bytes", _mebibytes),
+    "large_segment_size_mb": ("large_segment_size_bytes", _mebibytes),
+    "garbage_collection_threshold": ("garbage_collection_threshold", float),
+    "per_process_memory_fraction": ("per_process_memory_fraction", float),
+    "expandable_segments": ("expandable_segments", _boolean),
+    "roundup_power2_divisions": ("roundup_power2_divisions", _divisions),
+}
+"""Each option's field, and how its value is read."""
