@@ -178,7 +178,7 @@ def test_lora_targets_by_name_and_a_name_that_is_not_there():
     one = lora_parameters(architecture, Lora(rank=8, targets=("q_proj", "v_proj")))
     assert one == 32 * 8 * ((4096 + 4096) + (4096 + 1024))
     assert one == lora_parameters(architecture, Lora(rank=8, targets=("self_attn.q_proj", "v_proj")))
-    with pytest.raises(JobError, match=r"lora\.targets: query matches no linear layer; this model has q"):
+    with pytest.raises(JobError, match=r"lora\.targets: .query. names no linear layer of this llama"):
         lora_parameters(architecture, Lora(targets=("query",)))
 
 
@@ -207,7 +207,11 @@ def test_muon_uses_momentum_for_matrices_and_adamw_for_vectors():
 
 def test_offload_takes_the_state_off_the_device():
     sharding = {"mode": "zero2", "data_parallel": 4, "offload": "cpu"}
-    assert board(**BASELINE, precision="bf16_master", sharding=sharding).buckets["optimizer_state"] == 0
+    levers = {**BASELINE, "precision": "bf16_master", "sharding": sharding}
+    away = board(**levers, device="h200").buckets
+    assert away["optimizer_state"] == away["master_weights"] == 0
+    shared_pool = board(**levers, device="spark").buckets
+    assert shared_pool["optimizer_state"] == 774_030_080 * 8 // 4
 
 
 def test_pipeline_counts_its_fullest_stage():

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import TypeAlias
 
-from trainmem.job import BaseQuantization, JobError, Lora, TrainingJob
-from trainmem.model.architecture import Architecture, Parameter
+from trainmem.job import BaseQuantization, Lora, TrainingJob
+from trainmem.model.architecture import Architecture
+from trainmem.model.lora import Adapter, adapters
 from trainmem.whiteboard.term import Term, share_term
 
 __all__ = [
     "NF4_BYTES_PER_PARAMETER",
     "FrozenBase",
     "Shapes",
-    "adapted_layers",
+    "adapter_inputs",
     "adapter_shapes",
     "base_terms",
     "frozen_base",
@@ -32,43 +32,23 @@ NF4_BYTES_PER_PARAMETER = 0.5 + 1 / 64 + 4 / (64 * 256)
 2023)."""
 
 
-def _is_target(parameter: Parameter, lora: Lora) -> bool:
-    if parameter.kind != "linear":
-        return False
-    if lora.targets == "all-linear":
-        return True
-    module = parameter.name.removesuffix(".weight")
-    return any(module == t or module.endswith("." + t) for t in lora.targets)
-
-
-def adapted_layers(architecture: Architecture, lora: Lora) -> tuple[tuple[Parameter, int], ...]:
-    """The linear layers that get an adapter, each with its number of copies in the model.
-
-    "all-linear" is every linear layer but the output head, as PEFT reads it; stacked expert weights are not
-    linear layers and get none. Raises `JobError` when nothing matches.
-    """
-    found: Counter[Parameter] = Counter()
-    for kind, copies in Counter(architecture.layer_kinds).items():
-        for parameter in architecture.blocks[kind]:
-            if _is_target(parameter, lora):
-                found[parameter] += copies
-    found.update(parameter for parameter in architecture.final if _is_target(parameter, lora))
-    if not found:
-        block = architecture.blocks[architecture.layer_kinds[0]]
-        names = ", ".join(p.name.removesuffix(".weight").split(".")[-1] for p in block if p.kind == "linear")
-        raise JobError(
-            f"lora.targets: {', '.join(lora.targets)} matches no linear layer; this model has {names}"
-        )
-    return tuple(found.items())
+def _adapters(architecture: Architecture, lora: Lora) -> Iterator[tuple[Adapter, int]]:
+    found = adapters(architecture, lora)
+    for kind, copies in Counter(found.layer_kinds).items():
+        for adapter in found.blocks[kind]:
+            yield adapter, copies
+    for adapter in (*found.embeddings, *found.final, *found.head):
+        yield adapter, 1
 
 
 def adapter_shapes(architecture: Architecture, lora: Lora) -> Shapes:
     """Shapes of all adapter matrices: A is (rank, inputs) and B is (outputs, rank), with their copies."""
-    shapes: list[tuple[tuple[int, ...], int]] = []
-    for parameter, copies in adapted_layers(architecture, lora):
-        outputs, inputs = parameter.shape
-        shapes += [((lora.rank, inputs), copies), ((outputs, lora.rank), copies)]
-    return tuple(shapes)
+    return tuple((shape, copies) for a, copies in _adapters(architecture, lora) for shape in a.shapes)
+
+
+def adapter_inputs(architecture: Architecture, lora: Lora) -> int:
+    """Elements a token that all adapters read and hand from A to B: the sum of inputs + rank."""
+    return sum((a.inputs + a.rank) * copies for a, copies in _adapters(architecture, lora))
 
 
 def trainable_shapes(architecture: Architecture, lora: Lora | None) -> Shapes:
@@ -91,7 +71,7 @@ def lora_parameters(architecture: Architecture, lora: Lora) -> int:
     Equation: sum over adapted layers of r (inputs + outputs).
     Source: Hu et al. 2021, section 4.1. Rank 16 on every linear layer of Llama 3.1 8B: 41,943,040.
     """
-    return sum(prod(shape) * copies for shape, copies in adapter_shapes(architecture, lora))
+    return adapters(architecture, lora).parameter_count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,21 +6,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from trainmem.buckets import Bucket
+from trainmem.device import device
 from trainmem.job import ACTIVATION_DTYPE_BYTES, TrainingJob
 from trainmem.model.architecture import Architecture
-from trainmem.units import MIB
 from trainmem.whiteboard.adapters import lora_parameters
 from trainmem.whiteboard.checkpointing import alive_layers
 from trainmem.whiteboard.logits import BYTES_PER_LOGIT
 from trainmem.whiteboard.saved_by_code import saved_beyond_board, scores_beyond_board
-from trainmem.whiteboard.sharding import shares
+from trainmem.whiteboard.sharding import offload_leaves_device, shares
 from trainmem.whiteboard.states import recipe_of
 from trainmem.whiteboard.term import factor, shown
 
 __all__ = ["Gap", "GapItem", "explain_gap"]
-
-_WORKSPACE_BYTES = 2 * 32 * MIB
-"""cuBLAS's workspaces of the forward and of the backward thread, on Hopper and Blackwell."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,7 +219,7 @@ def _optimizer_step(
         *_gone("activations", "no activations", buckets, done),
         *_gone("logits", "no logits", buckets, done),
     ]
-    if job.optimizer == "adamw" and job.sharding.offload == "none":
+    if job.optimizer == "adamw" and not offload_leaves_device(job):
         items.append(
             _item(
                 "temporaries",
@@ -260,11 +257,12 @@ def explain_gap(job: TrainingJob, architecture: Architecture, buckets: Mapping[B
         "optimizer step, when state and gradients are all there": _optimizer_step,
     }
     board = sum(buckets.values())
+    each = device(job.device).cublas_workspace_bytes
     workspace = _item(
         "workspace",
         "cuBLAS workspaces",
-        "2 × 32 MiB",
-        _WORKSPACE_BYTES,
+        f"2 × {shown(each)}",
+        2 * each,
         "one for the forward thread and one for the backward thread, kept for good",
     )
     found = {instant: (*items(job, architecture, buckets), workspace) for instant, items in moments.items()}

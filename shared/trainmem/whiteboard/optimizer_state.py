@@ -9,7 +9,7 @@ from math import prod
 from trainmem.job import Optimizer, TrainingJob
 from trainmem.model.architecture import Architecture
 from trainmem.whiteboard.adapters import Shapes, trainable_shapes
-from trainmem.whiteboard.sharding import shares
+from trainmem.whiteboard.sharding import offload_leaves_device, shares
 from trainmem.whiteboard.states import recipe_of
 from trainmem.whiteboard.term import Term, factor, share_term, shown, term
 
@@ -122,13 +122,15 @@ def optimizer_terms(job: TrainingJob, architecture: Architecture) -> Iterator[Te
     shapes = trainable_shapes(architecture, job.lora)
     state = optimizer_state(job.optimizer, shapes, recipe.state_bytes)
     name = f"{job.optimizer.replace('_', ' ')} state"
-    if job.sharding.offload != "none":
+    if offload_leaves_device(job):
         where = "host memory" if job.sharding.offload == "cpu" else "an NVMe disk"
         held = -(-(state.device_bytes + state.managed_bytes) // ranks)
         source = "ZeRO-Offload (Ren et al. 2021)"
         numbers = f"{shown(held)} in {where}, on the device 0 B"
         yield term("optimizer_state", f"{name}, offloaded", "0 B", numbers, 0, "assumed", source)
         return
+    if job.sharding.offload != "none":
+        name += ", offloaded to the same memory"
     if state.managed_bytes:
         name += f", with {shown(-(-state.managed_bytes // ranks))} more in managed memory"
     source = "bitsandbytes optimizer.py" if "8bit" in job.optimizer else "torch/optim"

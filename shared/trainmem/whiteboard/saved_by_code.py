@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trainmem.job import TrainingJob
 from trainmem.model.architecture import Architecture
 from trainmem.whiteboard.activations import norms_of_width
-from trainmem.whiteboard.adapters import adapted_layers
+from trainmem.whiteboard.adapters import adapter_inputs
 
 __all__ = ["Beyond", "saved_beyond_board", "scores_beyond_board"]
 
@@ -73,15 +73,9 @@ def _linear_inputs(job: TrainingJob, architecture: Architecture) -> Iterator[Bey
             -2 * (2 * h + f),
             "only a weight that trains needs its input in the backward pass",
         )
-        # Conv1D stores (inputs, outputs), nn.Linear (outputs, inputs)
-        side = 0 if architecture.family == "gpt2" else 1
-        read = sum(
-            (parameter.shape[side] + job.lora.rank) * copies
-            for parameter, copies in adapted_layers(architecture, job.lora)
-        )
         yield Beyond(
             "adapters read fp32",
-            4 * read // architecture.layers,
+            4 * adapter_inputs(architecture, job.lora) // architecture.layers,
             "PEFT keeps adapters in fp32 and converts the input of each adapted layer on its own",
         )
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trainmem.device import device
 from trainmem.job import ACTIVATION_DTYPE_BYTES, Sharding, ShardingMode, TrainingJob
 from trainmem.model.architecture import Architecture
 from trainmem.whiteboard.term import Term, share_term
 
-__all__ = ["Shares", "communication_terms", "gathered_parameters", "shares", "zero_bytes_per_parameter"]
+__all__ = [
+    "Shares",
+    "communication_terms",
+    "gathered_parameters",
+    "offload_leaves_device",
+    "shares",
+    "zero_bytes_per_parameter",
+]
 
 _ZERO_BUCKET_ELEMENTS = 500_000_000
 """DeepSpeed's default ``reduce_bucket_size``."""
@@ -38,6 +46,15 @@ def shares(sharding: Sharding) -> Shares:
         gradients=model * (n if stage >= 2 else 1),
         optimizer=model * (n if stage >= 1 else 1),
     )
+
+
+def offload_leaves_device(job: TrainingJob) -> bool:
+    """Whether optimizer state and master weights are out of the device's memory.
+
+    Where CPU and GPU share one memory (DGX Spark), offloading to the CPU moves nothing.
+    """
+    offload = job.sharding.offload
+    return offload == "nvme" or (offload == "cpu" and not device(job.device).integrated)
 
 
 def zero_bytes_per_parameter(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trainmem.job import Optimizer, Precision, TrainingJob
 from trainmem.model.architecture import Architecture
 from trainmem.whiteboard.adapters import base_terms, lora_parameters
-from trainmem.whiteboard.sharding import shares
+from trainmem.whiteboard.sharding import offload_leaves_device, shares
 from trainmem.whiteboard.term import Term, share_term
 
 __all__ = ["RECIPES", "Recipe", "bytes_per_parameter", "recipe_of", "recipe_sum", "state_terms"]
@@ -132,7 +132,7 @@ def state_terms(job: TrainingJob, architecture: Architecture) -> Iterator[Term]:
         count = lora_parameters(architecture, job.lora)
         yield from base_terms(job, architecture, recipe.weight_bytes, share.weights)
     trained = recipe_of(job)
-    if trained.master_bytes and job.sharding.offload == "none":
+    if trained.master_bytes and not offload_leaves_device(job):
         size = trained.master_bytes
         yield share_term(
             "master_weights",
