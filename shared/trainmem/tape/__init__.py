@@ -1,0 +1,1 @@
+"""Rung 2: a step replayed on byte counts."""

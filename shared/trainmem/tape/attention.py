@@ -1,0 +1,119 @@
+"""Attention as each CUDA kernel runs it: what it keeps for backward and what it allocates on the way.
+
+Which kernel runs is decided by dtype, grouped heads, mask and device (`Kernel`), as measured on an H200 with
+torch 2.11: cuDNN for 16-bit, memory-efficient for fp32, the math path for fp32 with grouped heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from trainmem.tape import kernels
+from trainmem.tape.core import Gradients, Shape, Tape, Tensor
+
+__all__ = ["Kernel", "scaled_dot_product"]
+
+Kernel = Literal["cudnn", "flash", "efficient", "math"]
+
+QUERY: Shape = ("b", "heads", "s", "d")
+KEY: Shape = ("b", "kv", "s", "d")
+STAT: Shape = ("b", "heads", "s")
+
+
+def scaled_dot_product(
+    tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, kernel: Kernel, grouped: bool, mask: Tensor | None = None
+) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention, causal, through one kernel."""
+    if tape.autocast:
+        v = tape.cast(v, tape.autocast)
+        k = tape.cast(k, tape.autocast)
+        q = tape.cast(q, tape.autocast)
+    if kernel == "cudnn":
+        return _cudnn(tape, q, k, v, mask)
+    if kernel == "flash":
+        return _flash(tape, q, k, v, grouped)
+    if kernel == "efficient":
+        return _efficient(tape, q, k, v, mask)
+    return _math(tape, q, k, v, grouped, mask)
+
+
+def _cudnn(tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    itemsize = q.itemsize
+    shapes = (q.shape, k.shape, v.shape)
+    kv_heads = k.shape[1]
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        out: Gradients = [tape.alloc(shape, itemsize, "cudnn attention backward") for shape in shapes]
+        size = (kernels.cudnn_attention_backward_workspace, "b", "heads", kv_heads, "s", "d")
+        tape.scratch(size, "cudnn attention backward workspace")
+        return [grad if need else None for grad, need in zip(out, needs, strict=True)]
+
+    inputs = [q, k, v]
+    if not tape.wants_grad(*inputs):
+        seed = tape.alloc((), 8, "attention seed")
+        offset = tape.alloc((), 8, "attention offset")
+        out = tape.alloc(QUERY, itemsize, "cudnn attention")
+        tape.scratch((256,), "cudnn attention workspace")
+        del seed, offset
+        return out
+    node = tape.node("cudnn attention", inputs, backward)
+    tape.save(node, mask, k, q, v)
+    seed = tape.alloc((), 8, "attention seed")
+    offset = tape.alloc((), 8, "attention offset")
+    out = tape.alloc(QUERY, itemsize, "cudnn attention")
+    stat = tape.alloc(STAT, 4, "attention log-sum-exp")
+    tape.scratch((256,), "cudnn attention workspace")
+    out.node, out.requires_grad = node, True
+    tape.save(node, stat, out, offset, seed)
+    return out
+
+
+def _flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> Tensor:
+    itemsize = q.itemsize
+    shapes = (q.shape, k.shape, v.shape)
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        # mha_bwd: row sums and dq's fp32 accumulator are rounded up to 128 queries; grouped heads get dk, dv each
+        out: Gradients = [tape.alloc(shape, itemsize, "flash attention backward") for shape in shapes]
+        delta = tape.alloc(("b", "heads", "s_round128"), 4, "flash attention row sums")
+        accumulator = tape.alloc(("b", "s_round128", "heads", "d_round32"), 4, "flash attention dq accumulator")
+        expanded = [tape.alloc(QUERY, itemsize, "flash attention expanded dk, dv") for _ in range(2)] if grouped else []
+        del delta, accumulator, expanded
+        return [grad if need else None for grad, need in zip(out, needs, strict=True)]
+
+    out = tape.op("flash attention", [q, k, v], QUERY, itemsize, backward, saves=[k, q, v])
+    if out.node is not None:
+        stat = tape.alloc(STAT, 4, "attention log-sum-exp")
+        rng = tape.alloc((), 16, "attention seed and offset")
+        unused = tape.alloc((), 8, "attention seed and offset")
+        tape.save(out.node, stat, out, rng, unused)
+    return out
+
+
+def _efficient(tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    itemsize = q.itemsize
+    shapes = (q.shape, k.shape, v.shape)
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        out: Gradients = [tape.alloc(shape, itemsize, "efficient attention backward") for shape in shapes]
+        product = tape.alloc(QUERY, 4, "efficient attention row sums")
+        summed = tape.alloc(STAT, 4, "efficient attention row sums")
+        delta = tape.alloc(("b", "heads", "s_round32"), 4, "efficient attention row sums")
+        del summed, product
+        workspace = tape.scratch(
+            (kernels.efficient_attention_backward_workspace, "b", "heads", "s", "d"),
+            "efficient attention backward workspace",
+        )
+        del delta, workspace
+        return [grad if need else None for grad, need in zip(out, needs, strict=True)]
+
+    out = tape.op("efficient attention", [q, k, v], QUERY, itemsize, backward, saves=[mask, k, q, v])
+    if out.node is not None:
+        stat = tape.alloc(("b", "heads", "s_round32"), 4, "attention log-sum-exp")
+        tape.save(out.node, stat, out)
+    return out
+
+
+def _math(tape: Tape, q: Tensor, k: Tensor, v: Tensor, grouped: bool, mask: Tensor | None) -> Tensor:
+    raise NotImplementedError

@@ -1,0 +1,535 @@
+"""A tiny autograd that runs on byte counts instead of numbers.
+
+It keeps what decides memory in PyTorch: which tensors share a storage, when the last reference to a storage
+dies, what each node saves, and the order in which the engine runs nodes and sums gradients. Python's own
+reference counting plays the part of `intrusive_ptr`, so a model written here in the shape of its real forward
+frees its tensors at the same instants.
+
+Sizes stay symbolic: a shape is a tuple of dimension names ("b", "s", "h"), so one recorded program serves every
+batch, length and width (`trainmem.tape.program`).
+
+Source of the rules: torch/csrc/autograd/{engine,input_buffer,saved_variable}.cpp,
+functions/accumulate_grad.h, torch/utils/checkpoint.py; compared event by event with allocator traces recorded on
+an H200 (tests/data/captures).
+"""
+
+from __future__ import annotations
+
+import heapq
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from trainmem.buckets import BUCKETS
+from trainmem.tape import kernels
+
+__all__ = ["BUCKET", "Gradients", "Node", "Shape", "SizeSpec", "StopRecompute", "Tape", "Tensor"]
+
+Shape: TypeAlias = tuple[str, ...]
+SizeSpec: TypeAlias = tuple[Any, ...]
+"""(bytes per element, dimension names...) or (function of the dimensions, arguments...)."""
+
+BUCKET: dict[str, int] = {name: index for index, name in enumerate(BUCKETS)}
+
+
+class StopRecompute(Exception):
+    """Everything that the checkpointed block had saved has been recomputed (early stop)."""
+
+
+class Storage:
+    """Memory that is freed when the last tensor that shares it dies."""
+
+    __slots__ = ("key", "tensors")
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.tensors = 0
+
+
+class Tensor:
+    """A shape, bytes per element, a storage, and the node that made it; one handle, as one `at::Tensor`."""
+
+    __slots__ = ("itemsize", "node", "requires_grad", "shape", "slot", "storage", "tape", "view")
+
+    def __init__(
+        self,
+        tape: Tape,
+        storage: Storage | None,
+        shape: Shape,
+        itemsize: int,
+        node: Node | None = None,
+        slot: int = 0,
+        view: bool = False,
+    ) -> None:
+        self.tape = tape
+        self.storage = storage
+        if storage is not None:
+            storage.tensors += 1
+        self.shape = shape
+        self.itemsize = itemsize
+        self.node = node
+        self.slot = slot
+        self.requires_grad = node is not None
+        self.view = view
+
+    def __del__(self) -> None:
+        storage = self.storage
+        if storage is not None:
+            storage.tensors -= 1
+            if not storage.tensors:
+                self.tape.codes.append((1, storage.key))
+
+    def alias(self) -> Tensor:
+        """Another tensor over the same memory, without a node."""
+        return Tensor(self.tape, self.storage, self.shape, self.itemsize, view=self.view)
+
+
+class Pending:
+    """A gradient that must still be summed to its input's shape, then cast to its dtype.
+
+    The engine does both after the node has run and its saved tensors are unpacked no more
+    (torch/csrc/autograd/engine.cpp, validate_outputs).
+    """
+
+    __slots__ = ("gradient", "inputs", "itemsize", "outputs")
+
+    def __init__(self, gradient: Tensor, outputs: Shape, inputs: Shape, itemsize: int) -> None:
+        self.gradient: Tensor | None = gradient
+        self.outputs = outputs
+        self.inputs = inputs
+        self.itemsize = itemsize
+
+    def settle(self, tape: Tape) -> Tensor:
+        """The gradient as its input wants it."""
+        gradient, self.gradient = self.gradient, None
+        assert gradient is not None
+        if self.inputs:
+            gradient = sum_to(tape, gradient, self.outputs, self.inputs)
+        if gradient.itemsize != self.itemsize:
+            gradient = tape.alloc(self.outputs, self.itemsize, "gradient cast")
+        return gradient
+
+
+def sum_to(tape: Tape, grad: Tensor, outputs: Shape, inputs: Shape) -> Tensor:
+    """The sum of a gradient over ``inputs``, with the staging memory of a reduction split over blocks."""
+    fastest = inputs == grad.shape[-1:]
+    out = tape.alloc(outputs, grad.itemsize, "sum")
+    rule = (outputs, inputs, fastest, grad.itemsize)
+    staging = tape.scratch((kernels.reduction_staging, *rule), "sum staging")
+    semaphores = tape.scratch((kernels.reduction_semaphores, *rule), "sum semaphores")
+    del semaphores
+    del staging
+    return out
+
+
+Gradients: TypeAlias = list[Any]
+BackwardFn: TypeAlias = Callable[["Tape", Gradients, Sequence[bool]], Gradients]
+
+
+class Holder:
+    """What a checkpointed node keeps in place of a tensor: a promise to recompute it."""
+
+    __slots__ = ("__weakref__", "frame", "tensor")
+
+    def __init__(self, frame: CheckpointFrame) -> None:
+        self.frame = frame
+        self.tensor: Tensor | None = None
+
+
+class CheckpointFrame:
+    """One checkpointed call: how to run it again, and the holders to fill in order."""
+
+    __slots__ = ("arguments", "autocast", "done", "function", "holders", "kept", "seen")
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], autocast: int) -> None:
+        self.function: Callable[..., Any] | None = function
+        self.arguments = arguments
+        self.autocast = autocast
+        self.holders: list[weakref.ref[Holder]] = []  # weak: a holder keeps its frame alive
+        self.kept: list[int] = []
+        self.done = False
+        self.seen = 0
+
+
+class Node:
+    """A step of the backward graph."""
+
+    __slots__ = ("backward", "block", "edges", "inputs", "module", "name", "saved", "seq")
+
+    def __init__(
+        self, seq: int, name: str, edges: list[tuple[Node, int] | None], backward: BackwardFn, inputs: int
+    ) -> None:
+        self.seq = seq
+        self.name = name
+        self.edges = edges
+        self.backward = backward
+        self.inputs = inputs
+        self.saved: list[Tensor | Holder] = []
+        self.block = 0
+        self.module = ""
+
+
+_ACCUMULATE_SEQ = 1 << 60
+
+
+class Tape:
+    """Records the allocations and frees of forward and backward.
+
+    ``autocast``: bytes per element of matrix products under autocast, 0 when off.
+    ``codes``: (0, key) allocates key, (1, key) frees it, (2, label) is a boundary.
+    """
+
+    def __init__(self) -> None:
+        self.codes: list[tuple[int, Any]] = []
+        self.size_of: list[SizeSpec] = []
+        self.bucket_of: list[int] = []
+        self.name_of: list[str] = []
+        self.once: set[int] = set()
+        self.autocast = 0
+        self.grad_enabled = True
+        self.bucket = BUCKET["temporaries"]
+        self.block = 0
+        self.gradients: dict[str, Tensor] = {}
+        self._module = ""
+        self._op = ""
+        self._seq = 0
+        self._cast_cache: dict[str, Tensor] = {}
+        self._frame: CheckpointFrame | None = None
+        self._recomputing: CheckpointFrame | None = None
+        self._once_seen: dict[str, Tensor] = {}
+        self.thread = "forward"
+
+    # Allocation
+
+    def alloc(self, shape: Shape, itemsize: int, op: str = "", bucket: int | None = None) -> Tensor:
+        """A new tensor in memory of its own."""
+        return Tensor(self, self._storage((itemsize, *shape), op, bucket), shape, itemsize)
+
+    def scratch(self, size: SizeSpec, op: str) -> Tensor:
+        """Memory of a kernel's own, freed when the caller drops it."""
+        return Tensor(self, self._storage(size, op, None), (), 1)
+
+    def _storage(self, size: SizeSpec, op: str, bucket: int | None) -> Storage:
+        key = len(self.size_of)
+        self.size_of.append(size)
+        self.bucket_of.append(self.bucket if bucket is None else bucket)
+        self.name_of.append(f"{self._module}: {op or self._op}" if self._module else op or self._op)
+        self.codes.append((0, key))
+        return Storage(key)
+
+    def workspace(self, kind: str, size: SizeSpec) -> None:
+        """A library's workspace: allocated at first use in a thread, never freed."""
+        where = f"{self.thread}.{kind}"
+        if where not in self._once_seen:
+            storage = self._storage(size, kind, BUCKET["workspace"])
+            self.once.add(storage.key)
+            self._once_seen[where] = Tensor(self, storage, (), 1)
+
+    def boundary(self, label: tuple[Any, ...]) -> None:
+        """What follows belongs to another part of the step."""
+        self.codes.append((2, label))
+
+    # Scopes
+
+    @contextmanager
+    def module(self, name: str) -> Iterator[None]:
+        """Name the module that is running; names nest."""
+        before = self._module
+        self._module = f"{before}.{name}" if before else name
+        try:
+            yield
+        finally:
+            self._module = before
+
+    @contextmanager
+    def filling(self, bucket: str) -> Iterator[None]:
+        """Allocations count as this bucket unless they are saved for backward by another."""
+        before, self.bucket = self.bucket, BUCKET[bucket]
+        try:
+            yield
+        finally:
+            self.bucket = before
+
+    @contextmanager
+    def no_grad(self) -> Iterator[None]:
+        """Build no graph."""
+        before, self.grad_enabled = self.grad_enabled, False
+        try:
+            yield
+        finally:
+            self.grad_enabled = before
+
+    @contextmanager
+    def autocasting(self, itemsize: int) -> Iterator[None]:
+        """Autocast with its cache of cast weights, cleared on the way out."""
+        before, self.autocast = self.autocast, itemsize
+        try:
+            yield
+        finally:
+            self.autocast = before
+            if not before:
+                self._cast_cache.clear()
+
+    # Building the graph
+
+    def wants_grad(self, *inputs: Tensor | None) -> bool:
+        """Whether an operation on these builds a node."""
+        return self.grad_enabled and any(t is not None and t.requires_grad for t in inputs)
+
+    def node(
+        self, name: str, inputs: Sequence[Tensor | None], backward: BackwardFn, *, outputs: int = 1
+    ) -> Node:
+        """A backward node with edges to the inputs that want gradients."""
+        edges: list[tuple[Node, int] | None] = [
+            (t.node, t.slot) if t is not None and t.node is not None else None for t in inputs
+        ]
+        self._seq += 1
+        node = Node(self._seq, name, edges, backward, outputs)
+        node.block = self.block
+        node.module = self._module
+        return node
+
+    def save(self, node: Node | None, *tensors: Tensor | None) -> None:
+        """Keep tensors for backward, or, inside a checkpoint, only the promise to recompute them."""
+        if node is None:
+            return
+        for tensor in tensors:
+            if tensor is None:
+                continue
+            recomputing = self._recomputing
+            if recomputing is not None:
+                index = recomputing.seen
+                recomputing.seen += 1
+                if index < len(recomputing.holders):
+                    holder = recomputing.holders[index]()
+                    if holder is not None:
+                        holder.tensor = tensor.alias()
+                        self._mark_saved(tensor)
+                    del holder
+                if recomputing.seen == len(recomputing.holders):
+                    raise StopRecompute
+                node.saved.append(tensor.alias())
+            elif self._frame is not None:
+                holder = Holder(self._frame)
+                self._frame.holders.append(weakref.ref(holder))
+                node.saved.append(holder)
+            else:
+                node.saved.append(tensor.alias())
+                self._mark_saved(tensor)
+
+    def _mark_saved(self, tensor: Tensor) -> None:
+        key = tensor.storage.key if tensor.storage is not None else -1
+        if key >= 0 and self.bucket_of[key] == BUCKET["temporaries"]:
+            self.bucket_of[key] = BUCKET["activations"]
+
+    def op(
+        self,
+        name: str,
+        inputs: Sequence[Tensor | None],
+        shape: Shape,
+        itemsize: int,
+        backward: BackwardFn,
+        *,
+        saves: Sequence[Tensor | None] = (),
+        saves_output: bool = False,
+        before: Callable[[], Any] | None = None,
+    ) -> Tensor:
+        """An operation with one fresh output. Inputs are saved before the kernel runs, the output after it."""
+        self._op = name
+        node = self.node(name, inputs, backward) if self.wants_grad(*inputs) else None
+        self.save(node, *saves)
+        if before is not None:
+            before()
+        out = self.alloc(shape, itemsize, name)
+        if node is not None:
+            out.node, out.requires_grad = node, True
+            if saves_output:
+                self.save(node, out)
+        return out
+
+    def view(self, tensor: Tensor, shape: Shape, name: str = "view") -> Tensor:
+        """Another shape over the same storage; its gradient is viewed back."""
+        out = Tensor(self, tensor.storage, shape, tensor.itemsize, view=True)
+        if self.wants_grad(tensor):
+            back = tensor.shape
+
+            def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+                grad = grads[0]
+                assert grad is not None
+                return [Tensor(tape, grad.storage, back, grad.itemsize, view=True)]
+
+            out.node, out.requires_grad = self.node(name, [tensor], backward), True
+        return out
+
+    def parameter(self, name: str, shape: Shape, itemsize: int, *, trainable: bool = True) -> Tensor:
+        """A parameter; its memory belongs to the model, not to the step."""
+        tensor = Tensor(self, None, shape, itemsize)
+        if trainable:
+            tensor.node = Node(_ACCUMULATE_SEQ, "AccumulateGrad", [], _accumulate(name), 1)
+            tensor.requires_grad = True
+        return tensor
+
+    def cast_weight(self, name: str, weight: Tensor, itemsize: int) -> Tensor:
+        """Autocast's 16-bit copy of an fp32 weight: cached when the weight is a trainable leaf."""
+        if weight.itemsize == itemsize:
+            return weight
+        cacheable = weight.requires_grad and weight.node is not None and weight.node.seq == _ACCUMULATE_SEQ
+        if cacheable and name in self._cast_cache:
+            return self._cast_cache[name]
+        with self.filling("cast_cache" if weight.storage is None else "temporaries"):
+            out = self.cast(weight, itemsize)
+        if cacheable:
+            self._cast_cache[name] = out
+        return out
+
+    def cast(self, tensor: Tensor, itemsize: int) -> Tensor:
+        """A copy in another dtype; its gradient is cast back."""
+        if tensor.itemsize == itemsize:
+            return tensor
+        back = tensor.itemsize
+
+        def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+            grad = grads[0]
+            assert grad is not None
+            return [tape.alloc(grad.shape, back, "cast backward")]
+
+        return self.op("cast", [tensor], tensor.shape, itemsize, backward)
+
+    # Checkpointing
+
+    def checkpoint(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+        """Run ``function`` keeping only its arguments; backward runs it again (use_reentrant=False)."""
+        frame = CheckpointFrame(function, arguments, self.autocast)
+        for argument in arguments:
+            if isinstance(argument, Tensor):
+                self._mark_saved(argument)
+        before, self._frame = self._frame, frame
+        try:
+            return function(*arguments)
+        finally:
+            self._frame = before
+
+    def _unpack(self, saved: Tensor | Holder) -> Tensor | None:
+        if isinstance(saved, Tensor):
+            return saved
+        frame = saved.frame
+        if not frame.done:
+            self._recompute(frame)
+        tensor, saved.tensor = saved.tensor, None
+        return tensor
+
+    def _recompute(self, frame: CheckpointFrame) -> None:
+        frame.done = True
+        before = (self._recomputing, self.grad_enabled, self._frame, self._module)
+        self._recomputing, self.grad_enabled, self._frame = frame, True, None
+        function = frame.function
+        assert function is not None
+        try:
+            with self.autocasting(frame.autocast) if frame.autocast else _nothing():
+                function(*frame.arguments)
+        except StopRecompute:
+            pass
+        self._recomputing, self.grad_enabled, self._frame, self._module = before
+
+    # The engine
+
+    def backward(self, root: Tensor, gradient: Tensor) -> None:
+        """Run the graph as torch's engine does: newest node first, gradients summed as they arrive."""
+        assert root.node is not None
+        self.thread, self.grad_enabled = "backward", False
+        pending = _dependencies(root.node)
+        buffers: dict[Node, Gradients] = {root.node: [gradient]}
+        del gradient
+        ready = [(-root.node.seq, 0, root.node)]
+        root.node, root.requires_grad = None, False
+        count = 0
+        while ready:
+            _, _, node = heapq.heappop(ready)
+            grads = buffers.pop(node)
+            accumulates = node.seq == _ACCUMULATE_SEQ
+            if not accumulates and node.block != self.block:
+                self.block = node.block
+                self.boundary(("backward", node.block))
+            module, self._module = self._module, node.module or self._module
+            unpacked: list[Tensor | None] | None = [self._unpack(saved) for saved in node.saved]
+            self._op = f"{node.name} backward"
+            needs = [edge is not None for edge in node.edges]
+            outputs = node.backward(self, grads, needs)
+            del unpacked
+            for index, output in enumerate(outputs):
+                if isinstance(output, Pending):
+                    outputs[index] = output.settle(self)
+            output = None
+            del grads
+            node.saved.clear()
+            self._module = module
+            edges, node.edges = node.edges, []
+            for index, edge in enumerate(edges):
+                output = outputs[index]
+                outputs[index] = None
+                if edge is None:
+                    continue
+                target, slot = edge
+                if output is not None:
+                    buffer = buffers.setdefault(target, [None] * target.inputs)
+                    held = buffer[slot]
+                    if held is None:
+                        buffer[slot] = output
+                    else:
+                        buffer[slot] = None
+                        buffer[slot] = self._sum(held, output)
+                    del held
+                del output
+                pending[target] -= 1
+                if not pending[target]:
+                    del pending[target]
+                    if target in buffers:
+                        count += 1
+                        heapq.heappush(ready, (-target.seq, count, target))
+            del outputs, edges, node
+        self.thread, self.grad_enabled = "forward", True
+
+    def _sum(self, held: Tensor, other: Tensor) -> Tensor:
+        """Two gradients of one tensor: summed in place when nobody else sees the first, else into new memory.
+
+        A view keeps its base alive, so its storage has two owners and it is never summed into
+        (input_buffer.cpp, can_accumulate_inplace).
+        """
+        if not held.view and held.storage is not None and held.storage.tensors == 1:
+            return held
+        return self.alloc(held.shape, held.itemsize, "sum of gradients")
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def _dependencies(root: Node) -> dict[Node, int]:
+    counts: dict[Node, int] = {}
+    stack, seen = [root], {root}
+    while stack:
+        for edge in stack.pop().edges:
+            if edge is None:
+                continue
+            target = edge[0]
+            counts[target] = counts.get(target, 0) + 1
+            if target not in seen:
+                seen.add(target)
+                stack.append(target)
+    return counts
+
+
+def _accumulate(name: str) -> BackwardFn:
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        grad = grads[0]
+        assert grad is not None
+        if name in tape.gradients:
+            return []
+        if grad.storage is not None:
+            tape.bucket_of[grad.storage.key] = BUCKET["gradients"]
+        tape.gradients[name] = grad.alias()
+        return []
+
+    return backward

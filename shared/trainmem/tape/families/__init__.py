@@ -1,0 +1,18 @@
+"""One forward pass a family, in the shape of its transformers source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trainmem.tape.core import Tensor
+from trainmem.tape.families import gpt2, llama
+from trainmem.tape.model import Model
+
+__all__ = ["FORWARD"]
+
+FORWARD: dict[str, Callable[[Model], Tensor]] = {
+    "gpt2": gpt2.forward,
+    "llama": llama.forward,
+    "mistral": llama.forward,
+    "qwen2": llama.forward,
+}

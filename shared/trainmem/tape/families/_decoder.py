@@ -1,0 +1,143 @@
+"""What decoders share: positions, masks, rotary tables, attention and the causal language-model loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trainmem.tape import kernels, ops
+from trainmem.tape.attention import scaled_dot_product
+from trainmem.tape.core import Tape, Tensor
+from trainmem.tape.model import Block, Model
+
+__all__ = ["HIDDEN", "attend", "causal_loss", "masks", "positions", "rms_norm", "run_blocks", "token_ids"]
+
+HIDDEN = ("b", "s", "h")
+SCORES = ("b", "heads", "s", "s")
+
+
+def token_ids(model: Model) -> Tensor:
+    """The batch of token ids, in memory since before the step."""
+    return Tensor(model.tape, None, ("b", "s"), 8)
+
+
+def positions(tape: Tape) -> Tensor:
+    """arange(s) + past length, in int64 (transformers' forward)."""
+    arange = tape.alloc(("s",), 8, "arange")
+    shifted = tape.alloc(("s",), 8, "positions")
+    del arange
+    return shifted
+
+
+def masks(model: Model) -> Tensor | None:
+    """transformers' create_causal_mask: None for sdpa, a mask in the model's dtype for eager attention."""
+    tape, batch = model.tape, ("b", "s")
+    with tape.module("causal mask"):
+        first = tape.alloc(("b",), 8, "packed sequences")
+        joined = tape.alloc(("b", "s_plus_1"), 8, "packed sequences")
+        difference = tape.alloc(batch, 8, "packed sequences")
+        del joined
+        starts = tape.alloc(batch, 1, "packed sequences")
+        ids = tape.alloc(batch, 8, "packed sequences")
+        counted = tape.alloc(batch, 8, "packed sequences")
+        if model.structure.batch_of_one:
+            tape.scratch((kernels.scan_workspace, ("s",)), "packed sequences")
+        del counted, starts
+        last = tape.alloc(("b",), 1, "packed sequences")
+        single = tape.alloc((), 1, "packed sequences")
+        del last, single
+        del first, difference, ids
+        if model.structure.attention == "sdpa":
+            return None
+        return _eager_mask(tape)
+
+
+def _eager_mask(tape: Tape) -> Tensor:
+    batch = tape.alloc(("b",), 8, "mask indices")
+    head = tape.alloc((), 8, "mask indices")
+    query = tape.alloc(("s",), 8, "mask indices")
+    query_shifted = tape.alloc(("s",), 8, "mask indices")
+    del query
+    key = tape.alloc(("s",), 8, "mask indices")
+    key_shifted = tape.alloc(("s",), 8, "mask indices")
+    del key
+    allowed = tape.alloc(("s", "s"), 1, "mask")
+    del batch, head, query_shifted, key_shifted
+    zero = tape.alloc((), 4, "mask")
+    lowest = tape.alloc((), 4, "mask")
+    mask = tape.alloc(("b", "s", "s"), 4 if not tape.autocast else 4, "mask")
+    del lowest, zero, allowed
+    return mask
+
+
+def rms_norm(block: Block, x: Tensor, name: str) -> Tensor:
+    """LlamaRMSNorm: the mean square in fp32, the result back in the input's dtype, times the weight."""
+    tape = block.model.tape
+    with tape.module(name):
+        itemsize = x.itemsize
+        hidden = tape.cast(x, 4)
+        variance = ops.mean_last(tape, ops.pow_scalar(tape, hidden))
+        hidden = ops.mul(tape, hidden, ops.rsqrt(tape, ops.shift(tape, variance)))
+        return ops.mul(tape, block.weight(f"{name}.weight")[1], tape.cast(hidden, itemsize), x.shape)
+
+
+def attend(model: Model, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Fused attention over (b, heads, s, d); the result is (b, s, q)."""
+    tape = model.tape
+    out = scaled_dot_product(
+        tape, q, k, v, kernel=model.structure.kernel, grouped=model.structure.grouped, mask=mask
+    )
+    return tape.view(out, ("b", "s", "q"))
+
+
+def run_blocks(model: Model, hidden: Tensor, block: Callable[..., Tensor], *shared: object) -> Tensor:
+    """Every block in turn, checkpointed or not, with a boundary before each.
+
+    ``shared`` goes to every block; a checkpoint keeps all of it for its second run.
+    """
+    tape = model.tape
+    full = model.structure.checkpointing == "full"
+    for index, parameters in enumerate(model.blocks):
+        tape.block = index
+        tape.boundary(("forward", index))
+        with tape.module(f"layers.{index}"):
+            if full:
+                hidden = tape.checkpoint(block, parameters, hidden, *shared)
+            else:
+                hidden = block(parameters, hidden, *shared)
+    tape.block = len(model.blocks)
+    tape.boundary(("forward", len(model.blocks)))
+    return hidden
+
+
+def causal_loss(model: Model, logits: Tensor) -> Tensor:
+    """transformers' ForCausalLMLoss: fp32 logits, labels shifted by one, log_softmax and nll_loss."""
+    tape = model.tape
+    with tape.filling("logits"), tape.module("loss"):
+        wide = tape.cast(logits, 4)
+        padded = tape.alloc(("b", "s_plus_1"), 8, "labels padded")
+        # labels[..., 1:] of one row is contiguous as it stands
+        labels = padded.alias() if model.structure.batch_of_one else tape.alloc(("b", "s"), 8, "labels shifted")
+        loss = cross_entropy(tape, wide, labels)
+        del wide, padded
+    return loss
+
+
+def cross_entropy(tape: Tape, logits: Tensor, labels: Tensor) -> Tensor:
+    """log_softmax, which saves its result, then nll_loss, which saves it again and a total weight."""
+    shape, itemsize = logits.shape, logits.itemsize
+
+    def log_softmax_backward(tape, grads, needs):  # type: ignore[no-untyped-def]
+        return [tape.alloc(shape, itemsize, "log_softmax backward")]
+
+    scores = tape.op("log_softmax", [logits], shape, itemsize, log_softmax_backward, saves_output=True)
+
+    def nll_backward(tape, grads, needs):  # type: ignore[no-untyped-def]
+        return [tape.alloc(shape, itemsize, "nll_loss backward")]
+
+    node = tape.node("nll_loss", [scores], nll_backward)
+    tape.save(node, scores, labels)
+    loss = tape.alloc((), 4, "nll_loss")
+    total = tape.alloc((), 4, "nll_loss total weight")
+    loss.node, loss.requires_grad = node, True
+    tape.save(node, total)
+    return loss

@@ -1,0 +1,66 @@
+"""GPT-2 (transformers: models/gpt2/modeling_gpt2.py)."""
+
+from __future__ import annotations
+
+from trainmem.tape import ops
+from trainmem.tape.core import Tensor
+from trainmem.tape.families._decoder import HIDDEN, attend, causal_loss, masks, positions, run_blocks, token_ids
+from trainmem.tape.model import Block, Model
+
+__all__ = ["forward"]
+
+
+def _conv1d(block: Block, x: Tensor, name: str, features: str) -> Tensor:
+    tape = block.model.tape
+    with tape.module(name):
+        return ops.addmm(
+            tape, x, block.weight(f"{name}.weight"), block.weight(f"{name}.bias"), features, transposed=False
+        )
+
+
+def _attention(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
+    model, tape = block.model, block.model.tape
+    qkv = _conv1d(block, x, "attn.c_attn", "3h")
+    q, k, v = ops.split(tape, qkv, [("b", "heads", "s", "d")] * 3)
+    out = attend(model, q, k, v, mask)
+    return ops.dropout(tape, _conv1d(block, out, "attn.c_proj", "h"), model.drops("residual"))
+
+
+def _mlp(block: Block, x: Tensor) -> Tensor:
+    tape = block.model.tape
+    hidden = _conv1d(block, x, "mlp.c_fc", "ff")
+    with tape.module("mlp.act"):
+        hidden = ops.gelu_new(tape, hidden)
+    hidden = _conv1d(block, hidden, "mlp.c_proj", "h")
+    return ops.dropout(tape, hidden, block.model.drops("residual"))
+
+
+def _block(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
+    tape = block.model.tape
+    residual = x
+    hidden = block.layer_norm(x, "ln_1")
+    attention = _attention(block, hidden, mask)
+    hidden = ops.add(tape, attention, residual)
+    residual = hidden
+    hidden = block.layer_norm(hidden, "ln_2")
+    feed_forward = _mlp(block, hidden)
+    return ops.add(tape, residual, feed_forward)
+
+
+def forward(model: Model) -> Tensor:
+    """GPT2LMHeadModel.forward with labels."""
+    tape, outside = model.tape, model.outside
+    ids = token_ids(model)
+    tokens = ops.embedding(tape, ("b", "s"), outside.weight("wte.weight"), "h", ids)
+    at = positions(tape)
+    places = ops.embedding(tape, ("s",), outside.weight("wpe.weight"), "h", at, "positions")
+    hidden = ops.add(tape, tokens, places, HIDDEN)
+    mask = masks(model)
+    hidden = ops.dropout(tape, hidden, model.drops("embedding"))
+    hidden = run_blocks(model, hidden, _block, mask)
+    hidden = outside.layer_norm(hidden, "ln_f")
+    del tokens, places, mask, at
+    head = outside.weight("wte.weight") if model.structure.tied else outside.weight("lm_head.weight")
+    with tape.filling("logits"), tape.module("lm_head"):
+        logits = ops.linear(tape, hidden, head, "v")
+    return causal_loss(model, logits)

@@ -1,0 +1,178 @@
+"""What CUDA kernels allocate for themselves: staging buffers, workspaces, sort buffers.
+
+Each function takes the dimensions of a job (a dict of ints that also carries the device's ``sm_count`` and
+``threads_per_sm``) and answers bytes; 0 means that the kernel allocates nothing. They stand in a tape's programs
+as symbolic sizes and are evaluated per job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+__all__ = [
+    "cudnn_attention_backward_workspace",
+    "efficient_attention_backward_workspace",
+    "partial_segment_offsets",
+    "partial_segment_sums",
+    "reduction_semaphores",
+    "reduction_staging",
+    "scan_workspace",
+    "sort_workspace",
+    "sorted_indices",
+    "sorted_scalar",
+    "sorted_scan",
+]
+
+Dims = Mapping[str, int]
+
+
+def _size(d: Dims, names: tuple[str, ...]) -> int:
+    return prod(d[name] for name in names)
+
+
+def _last_power_of_two(n: int) -> int:
+    return 1 << (n.bit_length() - 1) if n > 0 else 1
+
+
+def _reduction(
+    d: Dims, outputs: int, inputs: int, *, fastest: bool, itemsize: int
+) -> tuple[int, int, int, int, bool]:
+    """(blocks that share an output, grid width, block width, output vector, splits x) of a sum over one dimension.
+
+    ``fastest``: the reduced dimension is the contiguous one. The launch rules of ATen/native/cuda/Reduce.cuh
+    (setReduceConfig): 512 threads, 32 lanes, 4 outputs a thread where they divide evenly, and a split over
+    blocks only when every thread would still add 256 values.
+    """
+    vector = 1
+    if fastest:
+        dim0, dim1 = inputs, outputs
+        if outputs == 1 and dim0 > 128:
+            dim0 //= 4
+    else:
+        dim0, dim1 = outputs, inputs
+        while vector < 4 and outputs % (vector * 2) == 0:
+            vector *= 2
+        dim0 //= vector
+    threads = 512 // vector
+    width_limit = _last_power_of_two(dim0) if dim0 < threads else threads
+    height_limit = _last_power_of_two(dim1) if dim1 < threads else threads
+    width = min(width_limit, 32)
+    height = min(height_limit, threads // width)
+    width = min(width_limit, threads // height)
+    step_input = step_output = 1
+    if fastest:
+        step_input *= width
+    else:
+        step_output *= width
+    values = -(-inputs // step_input)
+    across_warps = values >= height * 16 or values >= 256
+    if across_warps:
+        step_input *= height
+    else:
+        step_output *= height
+    values = -(-inputs // step_input)
+    grid = -(-(outputs // vector) // step_output)
+    target = d["sm_count"] * (d["threads_per_sm"] // (width * height))
+    shares = 1
+    if across_warps and values >= 256 and grid <= target:
+        shares = max(min(-(-target // grid), -(-values // 16)), -(-values // 256))
+    return shares, grid, width, vector, fastest
+
+
+def reduction_staging(
+    d: Dims, outputs: tuple[str, ...], inputs: tuple[str, ...], fastest: bool, itemsize: int
+) -> int:
+    """Bytes in which the blocks of one sum leave their partial results (fp32 accumulators)."""
+    count = _size(d, outputs)
+    shares, _, width, vector, splits_x = _reduction(
+        d, count, _size(d, inputs), fastest=fastest, itemsize=itemsize
+    )
+    if shares == 1:
+        return 0
+    return 4 * count * shares * (1 if splits_x else width * vector)
+
+
+def reduction_semaphores(
+    d: Dims, outputs: tuple[str, ...], inputs: tuple[str, ...], fastest: bool, itemsize: int
+) -> int:
+    """Bytes of the counters by which the blocks of one sum find the last among them."""
+    shares, grid, *_ = _reduction(
+        d, _size(d, outputs), _size(d, inputs), fastest=fastest, itemsize=itemsize
+    )
+    return 0 if shares == 1 else 4 * grid
+
+
+def cudnn_attention_backward_workspace(
+    d: Dims, batch: str, heads: str, kv_heads: str, length: str, head_dim: str
+) -> int:
+    """Scratch of cuDNN's flash attention backward.
+
+    An fp32 accumulator for dq, one fp32 row sum per query, 256 bytes, and, where key/value heads are shared,
+    16-bit dk and dv for every query head before they are summed.
+    """
+    b, a, s, e = d[batch], d[heads], d[length], d[head_dim]
+    size = 4 * b * a * s * e + 4 * b * a * s + 256
+    if d[kv_heads] != a:
+        size += 2 * 2 * b * a * s * e
+    return size
+
+
+SORTED_EMBEDDING_FROM = 3072
+"""embedding_dense_backward sorts its indices above this many (Embedding.cu)."""
+
+
+def sorted_indices(d: Dims, tokens: tuple[str, ...]) -> int:
+    """One int64 buffer over all indices of a sorting embedding backward."""
+    count = _size(d, tokens)
+    return 8 * count if count > SORTED_EMBEDDING_FROM else 0
+
+
+def sorted_scalar(d: Dims, tokens: tuple[str, ...]) -> int:
+    """A counter that a sorting embedding backward leaves on the device."""
+    return 8 if _size(d, tokens) > SORTED_EMBEDDING_FROM else 0
+
+
+def sort_workspace(d: Dims, tokens: tuple[str, ...]) -> int:
+    """Scratch of CUB's radix sort of int64 keys with int64 values.
+
+    Second buffers for keys and values, and the histograms and look-back states of its digit passes (17,919
+    bytes as read from the allocator at 4,096 keys; they grow by one state a tile, which is left out).
+    """
+    count = _size(d, tokens)
+    return 16 * count + 17_919 if count > SORTED_EMBEDDING_FROM else 0
+
+
+def sorted_scan(d: Dims, tokens: tuple[str, ...]) -> int:
+    """Scratch of the two scans over the sorted indices."""
+    return scan_workspace(d, tokens) if _size(d, tokens) > SORTED_EMBEDDING_FROM else 0
+
+
+def _partial_segments(d: Dims, tokens: tuple[str, ...], rows: str) -> int:
+    count = _size(d, tokens)
+    return count // 10 + min(count, d[rows]) if count > SORTED_EMBEDDING_FROM else 0
+
+
+def partial_segment_offsets(d: Dims, tokens: tuple[str, ...], rows: str) -> int:
+    """int64 starts of the partial sums: 10 rows a thread and one more a distinct index at most."""
+    return 8 * _partial_segments(d, tokens, rows)
+
+
+def partial_segment_sums(d: Dims, tokens: tuple[str, ...], rows: str, width: str) -> int:
+    """fp32 partial sums of a sorting embedding backward, each row rounded up to a warp."""
+    return 4 * _partial_segments(d, tokens, rows) * (-(-d[width] // 32) * 32)
+
+
+def efficient_attention_backward_workspace(d: Dims, batch: str, heads: str, length: str, head_dim: str) -> int:
+    """Scratch of the memory-efficient attention backward in fp32: dq accumulators and a counter a query block."""
+    b, a, s, e = d[batch], d[heads], d[length], d[head_dim]
+    return 4 * b * a * s * e + 128 * b * a
+
+
+def scan_workspace(d: Dims, length: tuple[str, ...]) -> int:
+    """Scratch of CUB's device-wide scan over int64: 16-byte states of each tile of 128 elements, padded.
+
+    A cumulative sum over one row runs through CUB; over several rows through ATen's own kernel, without scratch.
+    """
+    tiles = -(-_size(d, length) // 128)
+    return 16 * (tiles + 32) + 255

@@ -1,0 +1,107 @@
+"""A model as the tape sees it: its parameters by name, and linear layers with whatever the job puts around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmem.tape import ops
+from trainmem.tape.attention import Kernel
+from trainmem.tape.core import Tape, Tensor
+
+__all__ = ["Block", "Model", "Structure"]
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """All that decides the order of events but not their sizes; equal structures share one program."""
+
+    family: str
+    task: str
+    layer_kinds: tuple[str, ...]
+    parameters: tuple[tuple[str, tuple[str, ...]], ...]
+    outside: tuple[str, ...]
+    extra: tuple[tuple[str, Any], ...]
+    grouped: bool
+    tied: bool
+    one_head: bool
+    weight_itemsize: int
+    autocast: int
+    attention: str
+    kernel: Kernel
+    checkpointing: str
+    loss: str
+    lora: tuple[str, ...] | None
+    adapter_itemsize: int
+    quantization: str
+    dropout: tuple[tuple[str, bool], ...]
+    accumulating: bool
+    scaled_loss: bool
+    loss_scaling: bool
+    windowed: bool = False
+    batch_of_one: bool = False
+
+
+class Block:
+    """The parameters of one block, or of the model outside blocks (prefix "")."""
+
+    def __init__(self, model: Model, prefix: str, names: tuple[str, ...]) -> None:
+        self.model = model
+        self.prefix = prefix
+        self.names = frozenset(names)
+        self._tensors: dict[str, Tensor] = {}
+
+    def weight(self, name: str) -> tuple[str, Tensor]:
+        """(full name, tensor) of a parameter of this block."""
+        full = self.prefix + name
+        tensor = self._tensors.get(name)
+        if tensor is None:
+            model = self.model
+            trainable = model.structure.lora is None
+            tensor = model.tape.parameter(
+                full, (f"p:{name}",), model.structure.weight_itemsize, trainable=trainable
+            )
+            self._tensors[name] = tensor
+        return full, tensor
+
+    def has(self, name: str) -> bool:
+        """Whether the block has this parameter."""
+        return name in self.names
+
+    def linear(self, x: Tensor, name: str, features: str) -> Tensor:
+        """A linear layer by its module name."""
+        tape = self.model.tape
+        bias = self.weight(f"{name}.bias") if self.has(f"{name}.bias") else None
+        with tape.module(name):
+            return ops.linear(tape, x, self.weight(f"{name}.weight"), features, bias)
+
+    def layer_norm(self, x: Tensor, name: str) -> Tensor:
+        """A LayerNorm by its module name."""
+        bias = self.weight(f"{name}.bias") if self.has(f"{name}.bias") else None
+        with self.model.tape.module(name):
+            return ops.layer_norm(self.model.tape, x, self.weight(f"{name}.weight"), bias)
+
+
+@dataclass(slots=True)
+class Model:
+    """The tape, the structure and the parameters."""
+
+    tape: Tape
+    structure: Structure
+    outside: Block = field(init=False)
+    blocks: list[Block] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = dict(self.structure.parameters)
+        self.outside = Block(self, "", self.structure.outside)
+        self.blocks = [
+            Block(self, f"layers.{index}.", names[kind]) for index, kind in enumerate(self.structure.layer_kinds)
+        ]
+
+    def extra(self, key: str) -> Any:
+        """An entry of the architecture's ``extra``; None when absent."""
+        return dict(self.structure.extra).get(key)
+
+    def drops(self, where: str) -> float:
+        """1.0 where dropout is active, else 0.0."""
+        return 1.0 if dict(self.structure.dropout).get(where) else 0.0

@@ -1,0 +1,489 @@
+"""Operations as they behave under eager PyTorch on CUDA: what each allocates, saves and frees, both ways.
+
+Names follow the ATen op. Under autocast an op of the 16-bit list casts its inputs first, an op of the fp32 list
+casts 16-bit inputs up (torch/autocast_mode.h); C++ evaluates arguments right to left, so casts come in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainmem.tape import kernels
+from trainmem.tape.core import Gradients, Pending, Shape, Tape, Tensor
+
+__all__ = [
+    "add",
+    "addmm",
+    "cat_halves",
+    "clone",
+    "dropout",
+    "embedding",
+    "gelu",
+    "gelu_new",
+    "layer_norm",
+    "linear",
+    "matmul",
+    "mean_last",
+    "mul",
+    "neg",
+    "pow_scalar",
+    "rsqrt",
+    "scale",
+    "silu",
+    "softmax",
+    "unary",
+]
+
+Weight = tuple[str, Tensor]
+"""A parameter and its name, by which autocast's cache knows it."""
+
+CUBLAS = ("cublas",)
+
+
+def _only(grads: Gradients) -> Tensor:
+    grad = grads[0]
+    assert grad is not None
+    return grad
+
+
+def matrix_workspace(tape: Tape, *, lt: bool = False) -> None:
+    """cuBLAS takes its workspace at the first product of a thread; products with a bias go through cuBLASLt."""
+    tape.workspace("cublas", (lambda d: d["cublas_workspace"],))
+    if lt:
+        tape.workspace("cublaslt", (lambda d: d["cublaslt_workspace"],))
+
+
+# Matrix products
+
+
+def addmm(
+    tape: Tape,
+    x: Tensor,
+    weight: Weight,
+    bias: Weight,
+    features: str,
+    *,
+    transposed: bool = True,
+    name: str = "addmm",
+) -> Tensor:
+    """x @ W + b over the last dimension of ``x``, as Linear with a bias (and GPT-2's Conv1D) runs it."""
+    w, b = weight[1], bias[1]
+    if tape.autocast:
+        if not transposed:  # Conv1D calls addmm(bias, x, weight): arguments from the right
+            w = tape.cast_weight(weight[0], w, tape.autocast)
+            x = tape.cast(x, tape.autocast)
+            b = tape.cast_weight(bias[0], b, tape.autocast)
+        else:
+            b = tape.cast_weight(bias[0], b, tape.autocast)
+            w = tape.cast_weight(weight[0], w, tape.autocast)
+            x = tape.cast(x, tape.autocast)
+    lead, inner = x.shape[:-1], x.shape[-1]
+    in_shape, w_shape, itemsize = x.shape, w.shape, x.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        incoming = _only(grads).alias()
+        incoming.shape = (*lead, features)
+        out: Gradients = [None, None, None]
+        if needs[1]:
+            matrix_workspace(tape)
+            out[1] = tape.alloc(in_shape, itemsize, "mm (input gradient)")
+            out[1].view = True
+        if needs[2]:
+            matrix_workspace(tape)
+            out[2] = tape.alloc(w_shape, itemsize, "mm (weight gradient)")
+        if needs[0]:
+            out[0] = Pending(incoming, (features,), lead, itemsize)
+        return out
+
+    out = tape.op(
+        name, [b, x, w], (*lead, features), itemsize, backward,
+        saves=[x if w.requires_grad else None, w if x.requires_grad else None],
+    )  # fmt: skip
+    del inner
+    matrix_workspace(tape, lt=True)
+    return out
+
+
+def linear(tape: Tape, x: Tensor, weight: Weight, features: str, bias: Weight | None = None) -> Tensor:
+    """torch.nn.functional.linear: one addmm with a bias, one mm without."""
+    if bias is not None:
+        return addmm(tape, x, weight, bias, features)
+    w = weight[1]
+    if tape.autocast:
+        w = tape.cast_weight(weight[0], w, tape.autocast)
+        x = tape.cast(x, tape.autocast)
+    in_shape, w_shape, itemsize = x.shape, w.shape, x.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        out: Gradients = [None, None]
+        if needs[1]:
+            matrix_workspace(tape)
+            out[1] = tape.alloc(w_shape, itemsize, "mm (weight gradient)")
+            out[1].view = True
+        if needs[0]:
+            matrix_workspace(tape)
+            out[0] = tape.alloc(in_shape, itemsize, "mm (input gradient)")
+            out[0].view = True
+        return out
+
+    out = tape.op(
+        "mm", [x, w], (*x.shape[:-1], features), itemsize, backward,
+        saves=[x if w.requires_grad else None, w if x.requires_grad else None],
+    )  # fmt: skip
+    matrix_workspace(tape)
+    return out
+
+
+def matmul(tape: Tape, a: Tensor, b: Tensor, shape: Shape) -> Tensor:
+    """A batched product of two activations (attention scores, probabilities @ values)."""
+    if tape.autocast:
+        b = tape.cast(b, tape.autocast)
+        a = tape.cast(a, tape.autocast)
+    a_shape, b_shape, itemsize = a.shape, b.shape, a.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        out: Gradients = [None, None]
+        if needs[0]:
+            out[0] = tape.alloc(a_shape, itemsize, "bmm backward")
+            out[0].view = True
+        if needs[1]:
+            out[1] = tape.alloc(b_shape, itemsize, "bmm backward")
+            out[1].view = True
+        return out
+
+    out = tape.op(
+        "bmm", [a, b], shape, itemsize, backward,
+        saves=[b if a.requires_grad else None, a if b.requires_grad else None],
+    )  # fmt: skip
+    matrix_workspace(tape)
+    return out
+
+
+# Pointwise
+
+
+def _fitted(grad: Tensor, whole: Shape, side: Shape, itemsize: int) -> Tensor | Pending:
+    if side == whole and grad.itemsize == itemsize:
+        return grad
+    grad.shape = whole
+    return Pending(grad, side, _summed(whole, side) if side != whole else (), itemsize)
+
+
+def _summed(whole: Shape, side: Shape) -> Shape:
+    """The dimensions over which a broadcast side's gradient is summed; a parameter spans the last one."""
+    if side and side[0].startswith("p:"):
+        return whole[:-1]
+    return tuple(name for name in whole if name not in side)
+
+
+def _promoted(*tensors: Tensor) -> int:
+    return max(t.itemsize for t in tensors)
+
+
+def add(tape: Tape, a: Tensor, b: Tensor, shape: Shape | None = None) -> Tensor:
+    """a + b; the gradient passes through, cast to each side's dtype and summed to its shape."""
+    out_shape = shape or a.shape
+    sides = [(a.shape, a.itemsize), (b.shape, b.itemsize)]
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        grad = _only(grads)
+        out: Gradients = []
+        for need, (side, itemsize) in zip(needs, sides, strict=True):
+            out.append(_fitted(grad.alias(), out_shape, side, itemsize) if need else None)
+        return out
+
+    return tape.op("add", [a, b], out_shape, _promoted(a, b), backward)
+
+
+def mul(tape: Tape, a: Tensor, b: Tensor, shape: Shape | None = None) -> Tensor:
+    """a * b; each gradient is computed at full size, then cast and summed to its side."""
+    out_shape, itemsize = shape or a.shape, _promoted(a, b)
+    sides = [(a.shape, a.itemsize), (b.shape, b.itemsize)]
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        out: Gradients = [None, None]
+        for index in (1, 0):
+            if needs[index]:
+                out[index] = tape.alloc(out_shape, itemsize, "mul backward")
+        for index, (side, width) in enumerate(sides):
+            if out[index] is not None:
+                out[index] = _fitted(out[index], out_shape, side, width)
+        return out
+
+    return tape.op(
+        "mul", [a, b], out_shape, itemsize, backward,
+        saves=[b if a.requires_grad else None, a if b.requires_grad else None],
+    )  # fmt: skip
+
+
+def scale(tape: Tape, a: Tensor, name: str = "mul") -> Tensor:
+    """A tensor times a number: a copy forward, a copy backward, nothing saved."""
+    shape, itemsize = a.shape, a.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [tape.alloc(shape, itemsize, f"{name} backward")]
+
+    return tape.op(name, [a], shape, itemsize, backward)
+
+
+def shift(tape: Tape, a: Tensor) -> Tensor:
+    """A tensor plus a number: the gradient passes through."""
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [_only(grads).alias()]
+
+    return tape.op("add", [a], a.shape, a.itemsize, backward)
+
+
+def neg(tape: Tape, a: Tensor) -> Tensor:
+    """-a."""
+    return scale(tape, a, "neg")
+
+
+def unary(tape: Tape, name: str, a: Tensor, *, saves_input: bool = True) -> Tensor:
+    """A pointwise function that saves its input (silu, gelu) or its output (tanh, relu), gradient of one size."""
+    shape, itemsize = a.shape, a.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [tape.alloc(shape, itemsize, f"{name} backward")]
+
+    return tape.op(
+        name, [a], shape, itemsize, backward, saves=[a] if saves_input else [], saves_output=not saves_input
+    )
+
+
+def silu(tape: Tape, a: Tensor) -> Tensor:
+    """x * sigmoid(x), one kernel."""
+    return unary(tape, "silu", a)
+
+
+def gelu(tape: Tape, a: Tensor) -> Tensor:
+    """GELU in one kernel (erf or the tanh approximation)."""
+    return unary(tape, "gelu", a)
+
+
+def pow_scalar(tape: Tape, a: Tensor) -> Tensor:
+    """x ** n in fp32 under autocast; backward makes two temporaries beside its result."""
+    if tape.autocast:
+        a = tape.cast(a, 4)
+    shape, itemsize = a.shape, a.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        power = tape.alloc(shape, itemsize, "pow backward")
+        product = tape.alloc(shape, itemsize, "pow backward")
+        out = tape.alloc(shape, itemsize, "pow backward")
+        del product, power
+        return [out]
+
+    return tape.op("pow", [a], shape, itemsize, backward, saves=[a])
+
+
+def mean_last(tape: Tape, a: Tensor) -> Tensor:
+    """The mean over the last dimension, kept as a dimension of one."""
+    shape, itemsize, last = a.shape, a.itemsize, a.shape[-1]
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [tape.alloc(shape, itemsize, "mean backward")]
+
+    out = tape.op("mean", [a], (*shape[:-1], "one"), itemsize, backward)
+    staging = tape.scratch((kernels.reduction_staging, shape[:-1], (last,), True, itemsize), "mean staging")
+    semaphores = tape.scratch(
+        (kernels.reduction_semaphores, shape[:-1], (last,), True, itemsize), "mean semaphores"
+    )
+    del semaphores, staging
+    return out
+
+
+def rsqrt(tape: Tape, a: Tensor) -> Tensor:
+    """1 / sqrt(x), saving its result; backward makes two temporaries beside its own."""
+    shape, itemsize = a.shape, a.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        scaled = tape.alloc(shape, itemsize, "rsqrt backward")
+        cubed = tape.alloc(shape, itemsize, "rsqrt backward")
+        out = tape.alloc(shape, itemsize, "rsqrt backward")
+        del cubed, scaled
+        return [out]
+
+    return tape.op("rsqrt", [a], shape, itemsize, backward, saves_output=True)
+
+
+def gelu_new(tape: Tape, x: Tensor) -> Tensor:
+    """GPT-2's GELU as a chain of eager ops: 0.5 * x * (1 + tanh(c * (x + 0.044715 * x ** 3)))."""
+    half = scale(tape, x)
+    return mul(tape, half, shift(tape, unary(tape, "tanh", _gelu_argument(tape, x), saves_input=False)))
+
+
+def _gelu_argument(tape: Tape, x: Tensor) -> Tensor:
+    return scale(tape, add(tape, x, scale(tape, pow_scalar(tape, x))))
+
+
+def softmax(tape: Tape, a: Tensor, itemsize: int) -> Tensor:
+    """Softmax over the last dimension with a result of ``itemsize`` bytes, saving that result."""
+    shape, back = a.shape, a.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [tape.alloc(shape, back, "softmax backward")]
+
+    return tape.op("softmax", [a], shape, itemsize, backward, saves_output=True)
+
+
+def dropout(tape: Tape, a: Tensor, probability: float) -> Tensor:
+    """Fused dropout: the result and a bool mask, which it saves; nothing at probability 0."""
+    if probability <= 0:
+        return a
+    shape, itemsize = a.shape, a.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [tape.alloc(shape, itemsize, "dropout backward")]
+
+    out = tape.op("native_dropout", [a], shape, itemsize, backward)
+    mask = tape.alloc(shape, 1, "dropout mask")
+    tape.save(out.node, mask)
+    return out
+
+
+def clone(tape: Tape, a: Tensor, name: str = "contiguous") -> Tensor:
+    """A copy into contiguous memory; the gradient passes through."""
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [_only(grads).alias()]
+
+    return tape.op(name, [a], a.shape, a.itemsize, backward)
+
+
+# Shapes
+
+
+def heads_of(tape: Tape, a: Tensor, shape: Shape, *, copies: bool) -> Tensor:
+    """(b, s, heads * d) seen as (b, heads, s, d).
+
+    ``copies``: the gradient arrives in another memory order (rotary embedding leaves it contiguous over heads),
+    so that viewing it back copies it.
+    """
+    if not copies:
+        return tape.view(a, shape)
+    out = Tensor(tape, a.storage, shape, a.itemsize, view=True)
+    if tape.wants_grad(a):
+        back, itemsize = a.shape, a.itemsize
+
+        def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+            return [tape.alloc(back, itemsize, "transpose backward")]
+
+        out.node, out.requires_grad = tape.node("transpose", [a], backward), True
+    return out
+
+
+def slice_of(tape: Tape, a: Tensor, shape: Shape) -> Tensor:
+    """A slice (a view); its gradient is a zero tensor of the whole with the slice filled in."""
+    out = Tensor(tape, a.storage, shape, a.itemsize, view=True)
+    if tape.wants_grad(a):
+        whole, itemsize = a.shape, a.itemsize
+
+        def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+            return [tape.alloc(whole, itemsize, "slice backward")]
+
+        out.node, out.requires_grad = tape.node("slice", [a], backward), True
+    return out
+
+
+def cat_halves(tape: Tape, parts: Sequence[Tensor], shape: Shape) -> Tensor:
+    """Concatenation along the last dimension; each gradient is a view of the whole."""
+    sides = [(p.shape, p.itemsize) for p in parts]
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        grad = _only(grads)
+        return [
+            Tensor(tape, grad.storage, side, itemsize, view=True) if need else None
+            for need, (side, itemsize) in zip(needs, sides, strict=True)
+        ]
+
+    return tape.op("cat", list(parts), shape, parts[0].itemsize, backward)
+
+
+def split(tape: Tape, a: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+    """Views of consecutive parts of the last dimension; backward concatenates their gradients."""
+    outs = [Tensor(tape, a.storage, shape, a.itemsize, view=True) for shape in shapes]
+    if tape.wants_grad(a):
+        whole, itemsize = a.shape, a.itemsize
+
+        def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+            return [tape.alloc(whole, itemsize, "split backward")]
+
+        node = tape.node("split", [a], backward, outputs=len(outs))
+        for slot, out in enumerate(outs):
+            out.node, out.slot, out.requires_grad = node, slot, True
+    return outs
+
+
+# Layers
+
+
+def embedding(
+    tape: Tape, tokens: Shape, weight: Weight, width: str, saved: Tensor | None, rows: str = "v"
+) -> Tensor:
+    """Rows of a table; backward makes a dense gradient of the whole table, sorting the indices when many."""
+    table = weight[1]
+    shape, itemsize = table.shape, table.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [_embedding_gradient(tape, shape, itemsize, tokens, rows, width)]
+
+    return tape.op(
+        "embedding", [table], (*tokens, width), table.itemsize, backward,
+        saves=[saved] if saved is not None else [],
+    )  # fmt: skip
+
+
+def _embedding_gradient(
+    tape: Tape, shape: Shape, itemsize: int, tokens: Shape, rows: str, width: str
+) -> Tensor:
+    """embedding_dense_backward: the dense gradient and, above 3,072 indices, a sort and partial sums."""
+    indices = (kernels.sorted_indices, tokens)
+    ordered = tape.scratch(indices, "embedding sorted indices")
+    origin = tape.scratch(indices, "embedding original indices")
+    counting = tape.scratch(indices, "embedding counting indices")
+    tape.scratch((kernels.sort_workspace, tokens), "embedding sort")
+    del counting
+    gradient = tape.alloc(shape, itemsize, "embedding backward")
+    offsets = tape.scratch(indices, "embedding segment offsets")
+    segments = tape.scratch((kernels.sorted_scalar, tokens), "embedding segments")
+    unique = tape.scratch(indices, "embedding unique")
+    tape.scratch((kernels.sorted_scan, tokens), "embedding unique scan")
+    del unique
+    partials = tape.scratch(indices, "embedding partials")
+    starts = tape.scratch(indices, "embedding partial starts")
+    tape.scratch((kernels.sorted_scan, tokens), "embedding partial scan")
+    total = tape.scratch((kernels.sorted_scalar, tokens), "embedding partial total")
+    where = tape.scratch((kernels.partial_segment_offsets, tokens, rows), "embedding partial offsets")
+    sums = tape.scratch((kernels.partial_segment_sums, tokens, rows, width), "embedding partial sums")
+    del sums, where, total, starts, partials, segments, offsets, ordered, origin
+    return gradient
+
+
+def layer_norm(tape: Tape, x: Tensor, weight: Weight, bias: Weight | None) -> Tensor:
+    """native_layer_norm: fp32 under autocast; saves its input, mean and reciprocal deviation."""
+    if tape.autocast:
+        x = tape.cast(x, 4)
+    shape, itemsize, last = x.shape, x.itemsize, x.shape[-1]
+    stat = max(4, itemsize)
+    w = weight[1]
+    b = bias[1] if bias is not None else None
+    w_shape, w_itemsize = w.shape, w.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        out: Gradients = [None] * len(needs)
+        if needs[0]:
+            out[0] = tape.alloc(shape, itemsize, "layer_norm backward")
+        for index in range(1, len(needs)):
+            if needs[index]:
+                out[index] = tape.alloc(w_shape, w_itemsize, "layer_norm backward")
+        return out
+
+    inputs = [x, w] if b is None else [x, w, b]
+    out = tape.op("layer_norm", inputs, shape, itemsize, backward, saves=[b, x, w])
+    mean = tape.alloc((*shape[:-1], "one"), stat, "layer_norm mean")
+    deviation = tape.alloc((*shape[:-1], "one"), stat, "layer_norm rstd")
+    tape.save(out.node, mean, deviation)
+    del last
+    return out
