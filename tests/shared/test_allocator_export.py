@@ -6,6 +6,8 @@ import pytest
 from allocator_recordings import RecordedAddresses, load_recording
 
 from trainmem.allocator import AllocatorSettings, Frame, Region, replay, write_snapshot
+from trainmem.snapshot.analysis import analyse
+from trainmem.snapshot.reader import read_snapshot
 from trainmem.units import GIB, MIB
 
 NAMES = ("amp", "annot", "expandable", "graph")
@@ -115,6 +117,19 @@ def test_memory_viz_opens_the_file(name):
     assert memory_viz.trace(snapshot).count(" = ") >= len(recording["addresses"])
     assert "snapshot.pickle" in memory_viz.trace_plot(snapshot)
     assert "snapshot.pickle" in memory_viz.segment_plot(snapshot)
+
+
+@pytest.mark.parametrize("name", ["annot", "expandable"])
+def test_our_viewer_reads_the_peaks_that_the_replay_predicts(name):
+    recording, data = export(name)
+    result = replay(
+        recording["events"],
+        settings=AllocatorSettings(expandable_segments=recording["expandable_segments"]),
+        empty_cache_before=recording["empty_cache_before"],
+    )
+    (device,) = analyse(read_snapshot(data)).devices
+    assert device.peak_allocated_bytes == result.peak_allocated_bytes
+    assert device.peak_reserved_bytes == result.peak_reserved_bytes
 
 
 def test_the_file_holds_the_predicted_counters():

@@ -6,6 +6,7 @@ time.
 
 from trainmem.allocator.addresses import DeviceAddresses, SegmentPlacement
 from trainmem.allocator.caching import CachingAllocator
+from trainmem.allocator.capacity import CapacityAnswer, CapacityVerdict, check_capacity
 from trainmem.allocator.export import Frame, Region, write_snapshot
 from trainmem.allocator.memory import Block, MappedRange, Segment
 from trainmem.allocator.oom import AllocatorOutOfMemoryError, OutOfMemory
@@ -17,6 +18,8 @@ __all__ = [
     "AllocatorSettings",
     "Block",
     "CachingAllocator",
+    "CapacityAnswer",
+    "CapacityVerdict",
     "DeviceAddresses",
     "Frame",
     "MappedRange",
@@ -25,6 +28,7 @@ __all__ = [
     "Replay",
     "Segment",
     "SegmentPlacement",
+    "check_capacity",
     "replay",
     "write_snapshot",
 ]

@@ -235,9 +235,12 @@ class CachingAllocator:
                 now_allocated += size
             elif event:
                 number = ~event
-                if number >= len(positions) or positions[number] < 0:
+                try:
+                    position = positions[number]
+                except IndexError:
+                    position = -1
+                if position < 0:
                     raise ValueError(f"events: allocation {number} is freed, but is not live")
-                position = positions[number]
                 positions[number] = -1
                 size = block_bytes[number]
                 now_allocated -= size
