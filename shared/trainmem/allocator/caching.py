@@ -129,10 +129,10 @@ class CachingAllocator:
         self.feed((~allocation,), [], [])
 
     def request_free(self, allocation: int) -> None:
-        """Free a block that another stream still uses (``record_stream``): it stays closed until
-        `finish_free`.
+        """Free a block that another stream still uses (``record_stream``).
 
-        It no longer counts as allocated. Running out of memory finishes every such free.
+        It no longer counts as allocated, but stays closed until `finish_free`. Running out of memory finishes
+        every such free.
         """
         is_live = 0 <= allocation < len(self._positions) and self._positions[allocation] >= 0
         if not is_live or allocation in self._waiting:
