@@ -36,6 +36,7 @@ class Recording:
 
     ``events``: a positive number is an allocation of that many requested bytes, numbered 0, 1, 2, ... in order;
     ``~number`` frees it. ``bucket_of``, ``op_of`` and ``module_of`` are indexed by allocation number.
+    ``empty_cache_before`` are the events before which the program gives idle segments back to the device.
     """
 
     events: list[int] = field(default_factory=list)
@@ -43,6 +44,7 @@ class Recording:
     op_of: list[str] = field(default_factory=list)
     module_of: list[str] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
+    empty_cache_before: list[int] = field(default_factory=list)
     parameters: int = 0
     trainable_parameters: int = 0
     warnings: list[str] = field(default_factory=list)
@@ -88,7 +90,10 @@ def counters(
     """What the GPU's counters would read: through the allocator's rules, or (fast) rounded to 512 bytes only."""
     if detail == "exact":
         result = replay(
-            recording.events, settings=settings or AllocatorSettings(), capacity_bytes=capacity_bytes
+            recording.events,
+            settings=settings or AllocatorSettings(),
+            capacity_bytes=capacity_bytes,
+            empty_cache_before=recording.empty_cache_before,
         )
         return Counters(result.allocated, result.reserved, result.block_bytes, result.oom)
     blocks: list[int] = []

@@ -191,6 +191,7 @@ class Tape:
         self.bucket = BUCKET["temporaries"]
         self.block = 0
         self.gradients: dict[str, Tensor] = {}
+        self.accumulating = False
         self._module = ""
         self._op = ""
         self._seq = 0
@@ -525,7 +526,7 @@ def _accumulate(name: str) -> BackwardFn:
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
         grad = grads[0]
         assert grad is not None
-        if name in tape.gradients:
+        if tape.accumulating or name in tape.gradients:
             return []
         if grad.storage is not None:
             tape.bucket_of[grad.storage.key] = BUCKET["gradients"]

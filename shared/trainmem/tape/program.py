@@ -9,115 +9,114 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TypeAlias
 
-from trainmem.buckets import BUCKETS
-from trainmem.job import ACTIVATION_DTYPE_BYTES, TrainingJob
-from trainmem.model import Architecture
+from trainmem.tape import ops
 from trainmem.tape.core import SizeSpec, Tape, Tensor
 from trainmem.tape.families import FORWARD
 from trainmem.tape.model import Model, Structure
 
-__all__ = ["Part", "Program", "compiled", "structure_of"]
+__all__ = ["Allocation", "Part", "PartLabel", "Program", "compiled"]
 
+PartLabel: TypeAlias = tuple[str, int]
+"""("forward" | "backward", block): block -1 stands before the blocks, the number of blocks after them."""
 
-def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: bool = False) -> Structure:
-    """All of a job that decides the order of its events."""
-    amp = job.precision in ("amp_bf16", "amp_fp16")
-    itemsize = 4 if amp or job.precision in ("fp32", "fsdp_mp_bf16") else 2
-    compute = ACTIVATION_DTYPE_BYTES[job.precision]
-    grouped = architecture.kv_heads != architecture.heads
-    kernel: Any = "cudnn" if compute == 2 else "math" if grouped else "efficient"
-    kinds = architecture.layer_kinds
-    return Structure(
-        family=architecture.family,
-        task=job.task,
-        layer_kinds=kinds if len(kinds) <= 5 else (*kinds[:2], kinds[len(kinds) // 2], *kinds[-2:]),
-        parameters=tuple(
-            (kind, tuple(p.name for p in parts)) for kind, parts in sorted(architecture.blocks.items())
-        ),
-        outside=tuple(p.name for p in (*architecture.embeddings, *architecture.final, *architecture.head)),
-        extra=tuple(sorted(architecture.extra.items())),
-        grouped=grouped,
-        tied=architecture.tied,
-        one_head=architecture.kv_heads == 1,
-        weight_itemsize=itemsize,
-        autocast=2 if amp else 0,
-        attention=job.attention,
-        kernel=kernel,
-        checkpointing=job.checkpointing,
-        loss=job.loss,
-        lora=None,
-        adapter_itemsize=4,
-        quantization=job.base_quantization,
-        dropout=tuple(sorted((k, v > 0) for k, v in architecture.dropout.items())),
-        accumulating=accumulating,
-        scaled_loss=job.accumulation > 1,
-        loss_scaling=job.precision == "amp_fp16",
-        batch_of_one=job.micro_batch == 1,
-    )
+Allocation: TypeAlias = tuple[int, int]
+"""(part, ordinal in the part): the same for the same tensor of equal blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The events of one part, in order: size index to allocate, ``~key`` to free."""
+    """The events of one part of a step.
 
-    label: tuple[Any, ...]
-    codes: tuple[tuple[int, int], ...]
+    ``events``: a number >= 0 is the ordinal of an allocation of this part; otherwise ``~index`` into ``frees``.
+    ``sizes``, ``buckets`` and ``names`` are indexed by ordinal; ``once`` holds ordinals of the first step only.
+    """
+
+    label: PartLabel
+    events: tuple[int, ...]
+    frees: tuple[Allocation, ...]
+    sizes: tuple[int, ...]
+    buckets: tuple[int, ...]
+    names: tuple[str, ...]
+    once: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The parts of a step and what each allocation (by key) is."""
+    """The parts of one micro batch in order, their distinct sizes, and where each gradient ends up."""
 
+    blocks: int
     parts: tuple[Part, ...]
-    size_of: tuple[SizeSpec, ...]
-    bucket_of: tuple[int, ...]
-    name_of: tuple[str, ...]
-    once: frozenset[int]
-    gradient_keys: tuple[tuple[str, int], ...]
+    sizes: tuple[SizeSpec, ...]
+    gradients: dict[str, Allocation]
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=1024)
 def compiled(structure: Structure) -> Program:
     """Run the tiny autograd over ``structure`` and cut its events into parts."""
     tape = Tape()
+    tape.accumulating = structure.accumulating
     model = Model(tape, structure)
     tape.block = -1
-    if structure.accumulating:
-        tape.accumulate_into_existing = True
-    tape.boundary(("prologue",))
+    tape.boundary(("forward", -1))
     if structure.autocast:
         with tape.autocasting(structure.autocast):
             loss: Tensor = FORWARD[structure.family](model)
     else:
         loss = FORWARD[structure.family](model)
-    tape.boundary(("backward", "head"))
+    if structure.scaled_loss:
+        with tape.filling("logits"):
+            loss = ops.scale(tape, loss, "loss / accumulation")
+    tape.boundary(("backward", len(model.blocks)))
     tape.block = len(model.blocks)
+    if structure.loss_scaling:
+        with tape.filling("logits"):
+            scaled = ops.scale(tape, loss, "loss scaling")
+            held, loss = loss.alias(), scaled
+            del scaled
+    else:
+        held = None
     gradient = tape.alloc((), 4, "gradient of the loss")
     tape.backward(loss, gradient)
-    del gradient, loss
-    tape.boundary(("end",))
-    codes, tape.codes = tape.codes, []
-    parts: list[Part] = []
-    current: list[tuple[int, int]] = []
-    label: tuple[Any, ...] = ()
+    del gradient, loss, held
+    codes = list(tape.codes)
+    gradients = {name: tensor.storage.key for name, tensor in tape.gradients.items() if tensor.storage}
+    return _cut(tape, codes, gradients, len(model.blocks))
+
+
+def _cut(tape: Tape, codes: list[tuple[int, object]], gradients: dict[str, int], blocks: int) -> Program:
+    distinct: dict[SizeSpec, int] = {}
+    home: dict[int, Allocation] = {}
+    cut: list[tuple[PartLabel, list[int], list[Allocation], list[int]]] = []
     for kind, value in codes:
         if kind == 2:
-            if label:
-                parts.append(Part(label, tuple(current)))
-            label, current = value, []
+            cut.append((value, [], [], []))  # type: ignore[arg-type]
+            continue
+        _, events, frees, keys = cut[-1]
+        key: int = value  # type: ignore[assignment]
+        if kind == 0:
+            home[key] = (len(cut) - 1, len(keys))
+            events.append(len(keys))
+            keys.append(key)
         else:
-            current.append((kind, value))
-    gradients = tuple((n, t.storage.key if t.storage else -1) for n, t in tape.gradients.items())
-    return Program(
-        parts=tuple(parts),
-        size_of=tuple(tape.size_of),
-        bucket_of=tuple(tape.bucket_of),
-        name_of=tuple(tape.name_of),
-        once=frozenset(tape.once),
-        gradient_keys=gradients,
+            events.append(~len(frees))
+            frees.append(home[key])
+    parts = tuple(
+        Part(
+            label=label,
+            events=tuple(events),
+            frees=tuple(frees),
+            sizes=tuple(distinct.setdefault(tape.size_of[key], len(distinct)) for key in keys),
+            buckets=tuple(tape.bucket_of[key] for key in keys),
+            names=tuple(tape.name_of[key] for key in keys),
+            once=frozenset(index for index, key in enumerate(keys) if key in tape.once),
+        )
+        for label, events, frees, keys in cut
     )
-
-
-_ = BUCKETS
+    return Program(
+        blocks=blocks,
+        parts=parts,
+        sizes=tuple(distinct),
+        gradients={name: home[key] for name, key in gradients.items()},
+    )

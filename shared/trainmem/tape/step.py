@@ -1,0 +1,252 @@
+"""Three training steps of a job as a `Recording`: the program's parts laid out for every block and micro batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from trainmem.buckets import BUCKETS
+from trainmem.job import TrainingJob
+from trainmem.model import Architecture
+from trainmem.recording import Recording
+from trainmem.tape.core import SizeSpec
+from trainmem.tape.dims import dimensions
+from trainmem.tape.optimizers import Trainable, optimizer_step
+from trainmem.tape.program import Part, PartLabel, Program, compiled
+from trainmem.tape.structure import representative_layers, structure_of, weight_itemsize
+
+__all__ = ["record", "size_in_bytes", "trainables"]
+
+STEPS = 3
+"""Steps recorded: state appears in the first, the allocator's blocks settle in the second, the third is steady."""
+
+_WEIGHTS = BUCKETS.index("weights")
+_MASTERS = BUCKETS.index("master_weights")
+_GRADIENTS = BUCKETS.index("gradients")
+_TEMPORARIES = BUCKETS.index("temporaries")
+
+
+def size_in_bytes(spec: SizeSpec, dims: Mapping[str, int]) -> int:
+    """A symbolic size for one job."""
+    head = spec[0]
+    if callable(head):
+        return int(head(dims, *spec[1:]))
+    return int(head) * prod([dims[name] for name in spec[1:]])
+
+
+@dataclass(slots=True)
+class _Template:
+    """A part with its sizes filled in, ready to be laid down at any block.
+
+    ``code``: (size, -1) allocates; (ordinal, slot) frees an allocation of the part in that slot of ``homes``.
+    """
+
+    code: list[tuple[int, int]]
+    homes: list[PartLabel]
+    buckets: list[int]
+    names: list[str]
+    place: list[int]
+
+
+def _templates(program: Program, sizes: list[int], first: bool) -> list[_Template]:
+    """Fill in sizes; allocations of no bytes, and of the first step only in later ones, are left out."""
+    templates: list[_Template] = []
+    for part in program.parts:
+        place, buckets, names, count = [], [], [], 0
+        for ordinal, size in enumerate(part.sizes):
+            if sizes[size] <= 0 or (ordinal in part.once and not first):
+                place.append(-1)
+                continue
+            place.append(count)
+            buckets.append(part.buckets[ordinal])
+            names.append(part.names[ordinal])
+            count += 1
+        templates.append(_Template([], [], buckets, names, place))
+    for part, template in zip(program.parts, templates, strict=True):
+        slots: dict[PartLabel, int] = {}
+        code = template.code
+        for event in part.events:
+            if event >= 0:
+                if template.place[event] >= 0:
+                    code.append((sizes[part.sizes[event]], -1))
+            else:
+                home, ordinal = part.frees[~event]
+                at = templates[home].place[ordinal]
+                if at >= 0:
+                    code.append((at, slots.setdefault(program.parts[home].label, len(slots))))
+        template.homes = list(slots)
+    return templates
+
+
+class _Layout:
+    """Lays the parts of a program down for all of a model's blocks, and knows where each allocation went."""
+
+    def __init__(self, recording: Recording, program: Program, layers: int, dims: Mapping[str, int]) -> None:
+        self.recording = recording
+        self.program = program
+        self.layers = layers
+        self.sizes = [size_in_bytes(spec, dims) for spec in program.sizes]
+        self._templates: dict[bool, list[_Template]] = {}
+        self._index = {part.label: index for index, part in enumerate(program.parts)}
+        self._base: dict[PartLabel, int] = {}
+
+    def _real(self, block: int) -> list[int]:
+        """The model's blocks for which a block of the program stands."""
+        shown = self.program.blocks
+        if block < 0:
+            return [-1]
+        if block >= shown:
+            return [self.layers]
+        if shown == self.layers:
+            return [block]
+        if block < 2:
+            return [block]
+        return [self.layers - shown + block] if block > 2 else list(range(2, self.layers - 2))
+
+    def micro_batch(self, step: int, micro: int) -> dict[str, int]:
+        """Forward and backward of one micro batch; the numbers of the gradients it leaves, by parameter."""
+        first = step == 1 and micro == 0
+        if first not in self._templates:
+            self._templates[first] = _templates(self.program, self.sizes, first)
+        templates = self._templates[first]
+        recording = self.recording
+        phase = ""
+        for part, template in zip(self.program.parts, templates, strict=True):
+            direction, block = part.label
+            if direction != phase:
+                phase = direction
+                recording.mark(step, "forward" if direction == "forward" else "backward", micro)
+            blocks = self._real(block)
+            for real in reversed(blocks) if direction == "backward" else blocks:
+                self._lay(part, template, real)
+        return self._gradients(templates)
+
+    def _lay(self, part: Part, template: _Template, real: int) -> None:
+        recording = self.recording
+        direction, block = part.label
+        self._base[(direction, real)] = len(recording.bucket_of)
+        shown = self.program.blocks
+        bases: list[int] = []
+        everywhere: list[int] = []
+        for home_direction, home in template.homes:
+            if home < 0:
+                where = -1
+            elif home >= shown:
+                where = self.layers
+            elif 0 <= block < shown:
+                where = real + home - block
+            else:
+                if home == 2 and shown < self.layers:
+                    everywhere.append(len(bases))
+                where = home if home <= 2 or shown == self.layers else self.layers - shown + home
+            bases.append(self._base[(home_direction, where)])
+        recording.events += [
+            value if slot < 0 else ~(bases[slot] + value) for value, slot in template.code
+        ]
+        for slot in everywhere:
+            # block 2 stands for all inner blocks: what is freed of it here is freed of each of them
+            home_direction = template.homes[slot][0]
+            ordinals = [value for value, at in template.code if at == slot]
+            for inner in range(3, self.layers - 2):
+                base = self._base[(home_direction, inner)]
+                recording.events += [~(base + ordinal) for ordinal in ordinals]
+        recording.bucket_of += template.buckets
+        recording.op_of += template.names
+        recording.module_of += [f"layers.{real}" if 0 <= real < self.layers else ""] * len(template.names)
+
+    def _gradients(self, templates: list[_Template]) -> dict[str, int]:
+        out: dict[str, int] = {}
+        for name, (home, ordinal) in self.program.gradients.items():
+            at = templates[home].place[ordinal]
+            direction, block = self.program.parts[home].label
+            prefix, _, rest = name.partition(".")
+            local = rest.partition(".")[2] if prefix == "layers" else name
+            for real in self._real(block):
+                full = f"layers.{real}.{local}" if prefix == "layers" else name
+                out[full] = self._base[(direction, real)] + at
+        return out
+
+
+@lru_cache(maxsize=256)
+def trainables(architecture: Architecture, itemsize: int) -> tuple[Trainable, ...]:
+    """Every parameter as the optimizer sees it, in registration order."""
+    return tuple(
+        Trainable(prefix + parameter.name, parameter.shape, itemsize)
+        for prefix, parameter in architecture.parameters()
+    )
+
+
+def _load(recording: Recording, job: TrainingJob, architecture: Architecture, itemsize: int) -> None:
+    """The model's parameters and buffers, then the batch, as building it on the device allocates them."""
+    for p in trainables(architecture, itemsize):
+        recording.allocate(p.size_bytes, _WEIGHTS, "parameter", p.name)
+    for buffer in architecture.buffers:
+        recording.allocate(buffer.size_bytes, _WEIGHTS, "buffer", buffer.name)
+    if architecture.tied:
+        # the head is created, then replaced by the embedding's weight
+        numel = architecture.vocab_size * architecture.hidden_size
+        recording.free(recording.allocate(numel * itemsize, _TEMPORARIES, "head before tying", "lm_head"))
+
+
+def record(job: TrainingJob, architecture: Architecture) -> Recording:
+    """Build the recording of three steps of ``job``."""
+    recording = Recording(
+        parameters=architecture.parameter_count, trainable_parameters=architecture.parameter_count
+    )
+    dims = dimensions(job, architecture)
+    itemsize = weight_itemsize(job)
+    layers = architecture.layers
+    recording.mark(0, "setup")
+    _load(recording, job, architecture, itemsize)
+    parameters = trainables(architecture, itemsize)
+    masters = job.precision in ("bf16_master", "bf16_master_fp32_grads")
+    if masters:
+        parameters = trainables(architecture, 4)
+        for p in parameters:
+            recording.allocate(p.size_bytes, _MASTERS, "master weight", p.name)
+    recording.allocate(job.micro_batch * job.sequence_length * 8, _WEIGHTS, "token ids")
+    if job.task == "sequence_classification":
+        recording.allocate(job.micro_batch * 8, _WEIGHTS, "labels")
+
+    # The measuring harness hands idle memory back before the first step.
+    recording.empty_cache_before.append(len(recording.events))
+    fresh = _Layout(recording, compiled(structure_of(job, architecture)), layers, dims)
+    adding = fresh
+    if job.accumulation > 1 or job.zero_grad == "zeros":
+        adding = _Layout(
+            recording, compiled(structure_of(job, architecture, accumulating=True)), layers, dims
+        )
+    held: dict[str, int] = {}
+    for step in range(1, STEPS + 1):
+        for micro in range(job.accumulation):
+            if held:
+                adding.micro_batch(step, micro)
+            else:
+                held = fresh.micro_batch(step, micro)
+        recording.mark(step, "optimizer")
+        if masters:
+            held = _widen(recording, parameters, held)
+        optimizer_step(job.optimizer, recording, parameters, step == 1, dims)
+        recording.mark(step, "zero_grad")
+        if job.zero_grad == "none":
+            for p in parameters:
+                recording.free(held.get(p.name, -1))
+            held = {}
+    return recording
+
+
+def _widen(
+    recording: Recording, parameters: tuple[Trainable, ...], held: dict[str, int]
+) -> dict[str, int]:
+    """Each 16-bit gradient becomes an fp32 one of its master, and is freed."""
+    out: dict[str, int] = {}
+    for p in parameters:
+        if p.name in held:
+            out[p.name] = recording.allocate(p.size_bytes, _GRADIENTS, "master gradient", p.name)
+            recording.free(held[p.name])
+    return out
+
+
+_ = representative_layers

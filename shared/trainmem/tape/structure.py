@@ -1,0 +1,71 @@
+"""From a job and an architecture to the structure of its step."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from trainmem.job import ACTIVATION_DTYPE_BYTES, TrainingJob
+from trainmem.model import Architecture
+from trainmem.tape.attention import Kernel
+from trainmem.tape.model import Structure
+
+__all__ = ["representative_layers", "structure_of", "weight_itemsize"]
+
+
+def weight_itemsize(job: TrainingJob) -> int:
+    """Bytes of an element of the weights that the model computes with."""
+    return 4 if job.precision in ("fp32", "amp_bf16", "amp_fp16", "fsdp_mp_bf16") else 2
+
+
+def representative_layers(kinds: tuple[str, ...]) -> tuple[int, ...]:
+    """Which blocks stand for all: two at each end and one between, where all inner blocks are of one kind."""
+    if len(kinds) <= 5 or len(set(kinds[1:-1])) > 1:
+        return tuple(range(len(kinds)))
+    return (0, 1, 2, len(kinds) - 2, len(kinds) - 1)
+
+
+def attention_kernel(job: TrainingJob, architecture: Architecture) -> Kernel:
+    """The kernel that scaled_dot_product_attention picks (torch 2.11 on Hopper; kernels measured by dtype)."""
+    if ACTIVATION_DTYPE_BYTES[job.precision] == 2:
+        return "cudnn"
+    return "math" if architecture.kv_heads != architecture.heads else "efficient"
+
+
+@lru_cache(maxsize=2048)
+def _names(architecture: Architecture) -> tuple[tuple[tuple[str, tuple[str, ...]], ...], tuple[str, ...]]:
+    inside = tuple(
+        (kind, tuple(p.name for p in parts)) for kind, parts in sorted(architecture.blocks.items())
+    )
+    outside = (*architecture.embeddings, *architecture.final, *architecture.head)
+    return inside, tuple(p.name for p in outside)
+
+
+def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: bool = False) -> Structure:
+    """All of a job that decides the order of its events; ``accumulating``: gradients exist already."""
+    kinds = architecture.layer_kinds
+    inside, outside = _names(architecture)
+    return Structure(
+        family=architecture.family,
+        task=job.task,
+        layer_kinds=tuple(kinds[index] for index in representative_layers(kinds)),
+        parameters=inside,
+        outside=outside,
+        extra=tuple(sorted(architecture.extra.items())),
+        grouped=architecture.kv_heads != architecture.heads,
+        tied=architecture.tied,
+        one_head=architecture.kv_heads == 1,
+        weight_itemsize=weight_itemsize(job),
+        autocast=2 if job.precision in ("amp_bf16", "amp_fp16") else 0,
+        attention=job.attention,
+        kernel=attention_kernel(job, architecture),
+        checkpointing=job.checkpointing,
+        loss=job.loss,
+        lora=None,
+        adapter_itemsize=4,
+        quantization=job.base_quantization,
+        dropout=tuple(sorted((where, rate > 0) for where, rate in architecture.dropout.items())),
+        accumulating=accumulating,
+        scaled_loss=job.accumulation > 1,
+        loss_scaling=job.precision == "amp_fp16",
+        batch_of_one=job.micro_batch == 1,
+    )
