@@ -1,0 +1,47 @@
+"""A quantised model built block by block, for models whose unpacked weights would not fit beside the
+packed ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainmem.job import TrainingJob
+from trainmem_backend.workload import build_model
+from trainmem_backend.workload.checkpointing import apply_checkpointing, blocks_of
+from trainmem_backend.workload.model import _with_adapters
+from trainmem_backend.workload.quantization import quantize_base
+
+__all__ = ["build_lean"]
+
+
+def build_lean(job: TrainingJob, config: dict[str, Any], device: str) -> nn.Module:
+    """The model of `build_model`, with one block unpacked at a time.
+
+    It is made on the meta device, and each block is given random weights on ``device`` and packed before
+    the next is. What lives afterwards is the same; the most that lived on the way is one block.
+    """
+    bare = job.with_(base_quantization="none", lora=None, checkpointing="none")
+    model: Any = build_model(bare, config, "meta")
+    for block in blocks_of(model):
+        _fill(model, block, device)
+        quantize_base(block, job.base_quantization, device)
+    _fill(model, model, device)
+    model.tie_weights()
+    if job.lora is not None:
+        model = _with_adapters(job, model, device)
+    apply_checkpointing(model, job)
+    model.train()
+    return model  # type: ignore[no-any-return]
+
+
+def _fill(model: Any, part: nn.Module, device: str) -> None:
+    """Random weights, as the model's own class draws them, wherever a tensor is still on the meta device."""
+    for module in part.modules():
+        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        if any(tensor.is_meta for tensor in own):
+            module.to_empty(device=torch.device(device), recurse=False)
+            with torch.no_grad():
+                model._init_weights(module)
