@@ -1,0 +1,174 @@
+"""Which attention kernel `scaled_dot_product_attention` runs on a GPU, and its call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from trainmem_backend.trace.gpu import GpuTraits
+
+__all__ = ["choose_kernel", "run_kernel"]
+
+aten = torch.ops.aten
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def choose_kernel(
+    traits: GpuTraits,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    enable_gqa: bool,
+) -> str:
+    """ "cudnn", "flash", "efficient" or "math": the first in the GPU's order whose conditions hold.
+
+    The conditions are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp.
+    """
+    for kernel in traits.attention_order:
+        if kernel == "math" or _CONDITIONS[kernel](
+            traits, query, key, value, mask, dropout, is_causal, enable_gqa
+        ):
+            return kernel
+    return "math"
+
+
+def _same_length_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> bool:
+    if enable_gqa:
+        return key.shape[-3] == value.shape[-3] and query.shape[-3] % key.shape[-3] == 0
+    return query.shape[-3] == key.shape[-3] == value.shape[-3]
+
+
+def _cudnn(
+    traits: GpuTraits,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    enable_gqa: bool,
+) -> bool:
+    """cuDNN wants half precision and head dims in multiples of 8, up to 256 (128 before Hopper)."""
+    head_dim = query.shape[-1]
+    limit = 256 if traits.capability[0] in (9, 10) else 128
+    return (
+        traits.capability >= (8, 0)
+        and query.dim() == 4
+        and query.dtype in _HALF
+        and head_dim % 8 == 0
+        and value.shape[-1] % 8 == 0
+        and head_dim <= limit
+        and value.shape[-1] <= limit
+        and query.shape[-2] > 1
+        and key.shape[-2] > 1
+        and not (mask is not None and mask.requires_grad)
+        and _same_length_heads(query, key, value, enable_gqa)
+    )
+
+
+def _flash(
+    traits: GpuTraits,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    enable_gqa: bool,
+) -> bool:
+    """FlashAttention 2 takes no mask, half precision, and equal head dims up to 256."""
+    return (
+        traits.capability >= (8, 0)
+        and query.dim() == 4
+        and query.dtype in _HALF
+        and mask is None
+        and query.shape[-1] == key.shape[-1] == value.shape[-1] <= 256
+        and _same_length_heads(query, key, value, enable_gqa)
+    )
+
+
+def _efficient(
+    traits: GpuTraits,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    enable_gqa: bool,
+) -> bool:
+    """The memory-efficient kernel takes every dtype and mask, but not grouped heads."""
+    alignment = 16 // query.element_size() if query.dtype in _HALF else 4
+    return (
+        query.dim() == 4
+        and query.dtype in (*_HALF, torch.float32)
+        and not enable_gqa
+        and query.shape[-1] == key.shape[-1]
+        and query.shape[-1] % alignment == 0
+        and value.shape[-1] % alignment == 0
+        and query.shape[-3] == key.shape[-3] == value.shape[-3]
+    )
+
+
+_CONDITIONS = {"cudnn": _cudnn, "flash": _flash, "efficient": _efficient}
+
+
+def run_kernel(
+    kernel: str,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    *,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Any:
+    """Call the kernel's own op, as `scaled_dot_product_attention` does after choosing it."""
+    needs_lse = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    bias = _additive(mask, query.dtype) if kernel != "math" else mask
+    if kernel == "cudnn":
+        return aten._scaled_dot_product_cudnn_attention(
+            query, key, value, bias, needs_lse, dropout, is_causal, False, scale=scale
+        )[0]
+    if kernel == "flash":
+        width = query.shape[-1]
+        extra = -width % 8
+        if extra:
+            query, key, value = (torch.nn.functional.pad(t, [0, extra]) for t in (query, key, value))
+            scale = scale if scale is not None else width**-0.5
+        out = aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout, is_causal, False, scale=scale
+        )[0]
+        return out[..., :width] if extra else out
+    if kernel == "efficient":
+        if bias is not None:
+            bias = _padded_bias(bias, query, key)
+        return aten._scaled_dot_product_efficient_attention(
+            query, key, value, bias, needs_lse, dropout, is_causal, scale=scale
+        )[0]
+    return aten._scaled_dot_product_attention_math(
+        query, key, value, mask, dropout, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    )[0]
+
+
+def _additive(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """convert_boolean_attn_mask: a bool mask becomes 0 and -inf in the query's dtype."""
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    zeros = torch.zeros_like(mask, dtype=dtype)
+    return torch.where(mask, zeros, float("-inf"))
+
+
+def _padded_bias(bias: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """preprocess_mask: rows are padded to 16 elements, cut back to a view, and expanded to all heads."""
+    length = bias.shape[-1]
+    extra = -length % 16
+    if extra:
+        bias = torch.nn.functional.pad(bias, [0, extra])[..., :length]
+    return bias.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])

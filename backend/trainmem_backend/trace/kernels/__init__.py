@@ -1,0 +1,24 @@
+"""What CUDA kernels allocate, op by op, where that is more than their outputs in order."""
+
+from trainmem_backend.trace.kernels import (
+    attention,
+    embedding,
+    matmul,
+    normalization,
+    optimizers,
+    reductions,
+    shapes,
+)
+from trainmem_backend.trace.kernels.registry import KernelCall, rule_for
+
+__all__ = [
+    "KernelCall",
+    "attention",
+    "embedding",
+    "matmul",
+    "normalization",
+    "optimizers",
+    "reductions",
+    "rule_for",
+    "shapes",
+]

@@ -1,0 +1,5 @@
+"""Fused optimizer steps and lists of tensors."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,103 @@
+"""A rule says which allocations one CUDA kernel makes, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from trainmem_backend.trace.gpu import GpuTraits
+from trainmem_backend.trace.recorder import Recorder
+
+__all__ = ["KernelCall", "Rule", "rule", "rule_for", "tensors_in"]
+
+
+def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
+    """The tensors among arguments or results, lists of tensors opened."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found.extend(tensors_in(value))
+    return found
+
+
+class KernelCall:
+    """One call of an op whose inputs or outputs are on the device.
+
+    `result` runs the fake kernel; it records nothing, so a rule decides the order of what it records.
+    """
+
+    __slots__ = ("args", "func", "kwargs", "recorder", "traits", "workspaces")
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        traits: GpuTraits,
+        workspaces: set[tuple[str, bool]],
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self.recorder, self.traits, self.workspaces = recorder, traits, workspaces
+        self.func, self.args, self.kwargs = func, args, kwargs
+
+    def result(self) -> Any:
+        """Run the op on fake tensors."""
+        return self.func(*self.args, **self.kwargs)
+
+    def outputs(self, result: Any) -> Any:
+        """Record the new storages among the results, in order; answers the result."""
+        if isinstance(result, torch.Tensor):
+            self.recorder.watch(result)
+        elif isinstance(result, list | tuple):
+            for tensor in tensors_in(result):
+                self.recorder.watch(tensor)
+        return result
+
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        """An argument by position or by name."""
+        if len(self.args) > position:
+            return self.args[position]
+        return self.kwargs.get(name, default)
+
+    @property
+    def in_backward_thread(self) -> bool:
+        """Whether the autograd engine's device thread would run this: it has library handles of its own."""
+        return torch._C._current_graph_task_id() != -1
+
+    def workspace(self, library: str, size_bytes: int) -> None:
+        """Scratch memory that a library keeps for each thread, made at its first use there."""
+        key = (library, self.in_backward_thread)
+        if key not in self.workspaces:
+            self.workspaces.add(key)
+            self.recorder.workspace(size_bytes)
+
+
+Rule = Callable[[KernelCall], Any]
+_RULES: dict[Any, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register a rule for aten ops by name, with or without overload ("mm", "sum.dim_IntList")."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            packet_name, _, overload = name.partition(".")
+            packet = getattr(torch.ops.aten, packet_name, None)
+            if packet is None:
+                continue
+            overloads = [overload] if overload else packet.overloads()
+            for each in overloads:
+                if hasattr(packet, each):
+                    _RULES[getattr(packet, each)] = function
+        return function
+
+    return register
+
+
+def rule_for(func: Any) -> Rule | None:
+    """The rule of an op, if its outputs in order are not the whole story."""
+    return _RULES.get(func)

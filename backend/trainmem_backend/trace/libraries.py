@@ -1,0 +1,35 @@
+"""Hook points in other libraries."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from unittest import mock
+
+import torch.optim  # noqa: F401  (loads the modules patched below)
+from torch._subclasses.fake_tensor import FakeTensor
+
+__all__ = ["patched_libraries"]
+
+
+def _never(tensor: object) -> bool:
+    """Not a `mock`: that would keep every tensor it was asked about."""
+    return False
+
+
+@contextlib.contextmanager
+def patched_libraries() -> Iterator[None]:
+    """Other libraries see ordinary tensors inside.
+
+    Transformers takes fake tensors for compilation and then builds other masks; PyTorch's optimizers use
+    their lists of tensors (foreach) only for types they know.
+    """
+    import transformers.utils.import_utils as import_utils
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(import_utils, "is_fake_tensor", _never))
+        for module in (sys.modules["torch.optim.optimizer"], sys.modules["torch.utils._foreach_utils"]):
+            types = [*module._foreach_supported_types, FakeTensor]
+            stack.enter_context(mock.patch.object(module, "_foreach_supported_types", types))
+        yield

@@ -1,0 +1,139 @@
+"""The dispatch mode that sees every op below autograd and records what a CUDA device would allocate."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainmem_backend.trace import answers
+from trainmem_backend.trace.accumulation import ADD, ENGINE_CODE, adds_in_place
+from trainmem_backend.trace.gpu import GpuTraits
+from trainmem_backend.trace.kernels import KernelCall, rule_for
+from trainmem_backend.trace.recorder import Recorder
+
+__all__ = ["RecordMode"]
+
+_DEVICE = torch.ops.prim.device.default
+_ITEM = torch.ops.aten._local_scalar_dense.default
+_HOST_FAKE_FROM_BYTES = 1 << 20
+
+
+class RecordMode(TorchDispatchMode):
+    """Runs ops on fake tensors and records the allocations of those on the virtual device.
+
+    Host tensors are real (small) or fake (large) and are never recorded. ``placement`` overrides where
+    results go: "device" or "host" for factories and copies that the program aimed there, None to follow the
+    inputs.
+    """
+
+    def __init__(self, recorder: Recorder, traits: GpuTraits) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.recorder = recorder
+        self.traits = traits
+        self.placement: str | None = None
+        self.workspaces: set[tuple[str, bool]] = set()
+        self.answers = answers.Answers()
+        self.in_op = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No wrapper around `__torch_dispatch__`: it costs time and hides the caller's frame."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run one op."""
+        if func is _DEVICE:
+            return func(*args)
+        self.in_op = True
+        try:
+            return self._run(func, args, kwargs or {}, sys._getframe(1).f_code is ENGINE_CODE)
+        finally:
+            self.in_op = False
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], from_engine: bool) -> Any:
+        recorder = self.recorder
+        on_device = any_tensor = any_fake = False
+        for value in args:
+            if isinstance(value, torch.Tensor):
+                any_tensor = True
+                if isinstance(value, FakeTensor):
+                    any_fake = True
+                    if not on_device and recorder.is_device(value):
+                        on_device = True
+            elif isinstance(value, list | tuple):
+                for item in value:
+                    if isinstance(item, torch.Tensor):
+                        any_tensor = True
+                        if isinstance(item, FakeTensor):
+                            any_fake = True
+                            if not on_device and recorder.is_device(item):
+                                on_device = True
+        placement = self.placement
+        if placement is not None:
+            on_device = placement == "device"
+        elif not any_tensor:
+            on_device = True
+        if func is _ITEM:
+            return self.answers.item(args[0])
+        if not on_device:
+            return self._on_host(func, args, kwargs, any_fake=any_fake, any_tensor=any_tensor)
+        recorder.op = func._opname if hasattr(func, "_opname") else str(func)
+        if from_engine and func is ADD:
+            return self._accumulate(args, kwargs)
+        rule = rule_for(func)
+        if rule is not None:
+            result = rule(KernelCall(recorder, self.traits, self.workspaces, func, args, kwargs))
+        else:
+            result = func(*args, **kwargs)
+            if isinstance(result, torch.Tensor):
+                recorder.watch(result)
+            elif isinstance(result, list | tuple):
+                for item in result:
+                    if isinstance(item, torch.Tensor):
+                        recorder.watch(item)
+                    elif isinstance(item, list | tuple):
+                        for inner in item:
+                            if isinstance(inner, torch.Tensor):
+                                recorder.watch(inner)
+        self.answers.saw(func, args, result)
+        return result
+
+    def _on_host(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, any_fake: bool, any_tensor: bool
+    ) -> Any:
+        """Small host tensors are real; large ones only have a shape."""
+        if any_fake or (not any_tensor and _is_large(func, args, kwargs)):
+            return func(*args, **kwargs)
+        with unset_fake_temporarily():
+            return func(*args, **kwargs)
+
+    def _accumulate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The engine adds two gradients; where CUDA adds in place, the sum takes over the first's memory."""
+        recorder = self.recorder
+        first = args[0]
+        in_place = recorder.is_device(first) and adds_in_place(first, args[1])
+        result = ADD(*args, **kwargs)
+        if in_place and result.dtype == first.dtype:
+            recorder.adopt(result, recorder.release(first))
+        else:
+            recorder.watch(result)
+        return result
+
+
+def _is_large(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    size = 1
+    shape = args[0] if args else kwargs.get("size", ())
+    for value in shape if isinstance(shape, list | tuple | torch.Size) else ():
+        size *= int(value)
+    return size * 4 > _HOST_FAKE_FROM_BYTES

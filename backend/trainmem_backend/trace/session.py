@@ -1,0 +1,48 @@
+"""Everything that must be in place while a program is traced."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from trainmem_backend.trace.accumulation import last_reference
+from trainmem_backend.trace.autocast import cuda_autocast
+from trainmem_backend.trace.composites import cuda_composites
+from trainmem_backend.trace.gpu import GpuTraits
+from trainmem_backend.trace.libraries import patched_libraries
+from trainmem_backend.trace.record_mode import RecordMode
+from trainmem_backend.trace.recorder import Recorder
+from trainmem_backend.trace.virtual_cuda import VirtualCuda, patched_cuda
+
+__all__ = ["TraceSession", "tracing"]
+
+
+class TraceSession:
+    """A trace in progress."""
+
+    def __init__(self, traits: GpuTraits) -> None:
+        self.recorder = Recorder()
+        self.record_mode = RecordMode(self.recorder, traits)
+        self.cuda = VirtualCuda(self.record_mode)
+
+
+@contextlib.contextmanager
+def tracing(traits: GpuTraits) -> Iterator[TraceSession]:
+    """Code inside runs on a virtual GPU and its allocations are recorded."""
+    session = TraceSession(traits)
+    # Before anything is patched: the first imports much of PyTorch, the second runs a backward of its own.
+    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+    last_reference()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(cuda_autocast())
+        stack.enter_context(cuda_composites(traits))
+        stack.enter_context(patched_cuda(session.cuda))
+        stack.enter_context(patched_libraries())
+        stack.enter_context(fake_mode)
+        stack.enter_context(session.record_mode)
+        stack.enter_context(session.cuda)
+        yield session
+    torch.clear_autocast_cache()

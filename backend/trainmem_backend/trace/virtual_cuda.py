@@ -1,0 +1,317 @@
+"""A CUDA device that is not there: programs written for one run on fake tensors.
+
+PyTorch's C++ side sees fake CPU tensors, which every build can differentiate and autocast. Python sees a
+CUDA device: ``tensor.device`` says so, a `TorchFunctionMode` aims factories and copies, and `torch.cuda` is
+patched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
+
+from trainmem_backend.trace.record_mode import RecordMode
+
+__all__ = ["VirtualCuda", "patched_cuda"]
+
+_CUDA = torch.device("cuda", 0)
+_CPU = torch.device("cpu")
+_NEW_FACTORIES = {
+    getattr(torch.Tensor, name)
+    for name in ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty_strided")
+}
+_LIKE_FACTORIES = {
+    getattr(torch, name)
+    for name in (
+        "empty_like",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+    )
+}
+_DROPPED = object()
+
+
+def _is_cuda(device: Any) -> bool:
+    return device is not None and torch.device(device).type == "cuda"
+
+
+class VirtualCuda(TorchFunctionMode):
+    """Places tensors on the recorded device or on the host, as the program asks."""
+
+    def __init__(self, record_mode: RecordMode) -> None:
+        super().__init__()
+        self.record_mode = record_mode
+        self.recorder = record_mode.recorder
+        factories = set(_device_constructors())
+        self._handlers: dict[Any, Callable[..., Any]] = {
+            torch.Tensor.is_cuda.__get__: self._is_cuda,  # type: ignore[attr-defined]
+            torch.Tensor.is_cpu.__get__: self._is_cpu,  # type: ignore[attr-defined]
+            torch.Tensor.get_device: self._get_device,
+            torch.Tensor.to: self._to,
+            torch.Tensor.cuda: self._cuda,
+            torch.Tensor.cpu: self._cpu,
+            torch.Tensor.pin_memory: self._same,
+            torch.Tensor.record_stream: self._nothing,
+        }
+        for factory in factories:
+            self._handlers[factory] = self._factory
+        for factory in _NEW_FACTORIES | _LIKE_FACTORIES:
+            self._handlers[factory] = self._like
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Sequence[Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Redirect what names a device; everything else runs as it is."""
+        handler = self._handlers.get(func)
+        if handler is not None:
+            return handler(func, args, kwargs or {})
+        if kwargs:
+            return func(*args, **kwargs)
+        return func(*args)
+
+    def _on_device(self, tensor: torch.Tensor) -> bool:
+        return isinstance(tensor, FakeTensor) and self.recorder.is_device(tensor)
+
+    def _is_cuda(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        return self._on_device(args[0])
+
+    def _is_cpu(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        return not self._on_device(args[0])
+
+    def _get_device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        return 0 if self._on_device(args[0]) else -1
+
+    def _same(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return args[0]
+
+    def _nothing(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        return None
+
+    @contextlib.contextmanager
+    def placing(self, where: str | None) -> Iterator[None]:
+        """Results go ``where`` inside: "device", "host", or None to follow the inputs."""
+        before = self.record_mode.placement
+        self.record_mode.placement = where
+        try:
+            yield
+        finally:
+            self.record_mode.placement = before
+
+    def _factory(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type == "meta":
+            return func(*args, **kwargs)
+        where = "device" if _is_cuda(device) else "host"
+        if where == "device":
+            kwargs = {**kwargs, "device": _CPU}
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        with self.placing(where):
+            return func(*args, **kwargs)
+
+    def _like(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        device = kwargs.get("device")
+        if device is None:
+            return func(*args, **kwargs)
+        if torch.device(device).type == "meta":
+            return func(*args, **kwargs)
+        with self.placing("device" if _is_cuda(device) else "host"):
+            return func(*args, **{**kwargs, "device": _CPU})
+
+    def _to(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor, rest = args[0], args[1:]
+        kwargs = dict(kwargs)
+        copy = kwargs.pop("copy", False)
+        if (rest and isinstance(rest[0], torch.Tensor)) or "other" in kwargs:
+            other = kwargs.pop("other", None)
+            if other is None:
+                other, rest = rest[0], rest[1:]
+            device = _CUDA if self._on_device(other) else _CPU
+            dtype = other.dtype
+            if len(rest) > 1:
+                copy = rest[1]
+            memory_format = kwargs.get("memory_format")
+        else:
+            bools = [value for value in rest if isinstance(value, bool)]
+            if len(bools) > 1:
+                copy = bools[1]
+                rest = tuple(value for value in rest if not isinstance(value, bool))
+            device, dtype, _, memory_format = torch._C._nn._parse_to(*rest, **kwargs)
+        return self._move(tensor, device, dtype, copy=copy, memory_format=memory_format)
+
+    def _cuda(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._move(args[0], _CUDA, None, memory_format=kwargs.get("memory_format"))
+
+    def _cpu(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._move(args[0], _CPU, None, memory_format=kwargs.get("memory_format"))
+
+    def _move(
+        self,
+        tensor: torch.Tensor,
+        device: torch.device | None,
+        dtype: torch.dtype | None,
+        *,
+        copy: bool = False,
+        memory_format: Any = None,
+    ) -> torch.Tensor:
+        options: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
+        target = tensor.dtype if dtype is None else dtype
+        on_device = self._on_device(tensor)
+        if device is None or device.type == "meta" or _is_cuda(device) == on_device:
+            if device is not None and device.type == "meta":
+                options["device"] = device
+            return torch.Tensor.to(tensor, dtype=target, copy=copy, **options)
+        with self.placing("host" if on_device else "device"):
+            return torch.Tensor.to(tensor, dtype=target, copy=True, **options)
+
+
+class _Stream:
+    """A stream or event that does nothing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.cuda_stream = 0
+        self.device = _CUDA
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: True if name == "query" else 0.0 if name == "elapsed_time" else None
+
+
+class _AutocastOnCpu(torch.amp.autocast_mode.autocast):
+    """`torch.autocast` whose "cuda" means the virtual device."""
+
+    def __init__(
+        self,
+        device_type: str = "cuda",
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        if device_type == "cuda":
+            dtype = torch.get_autocast_dtype("cuda") if dtype is None else dtype
+            device_type = "cpu"
+        super().__init__(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+
+class _CudaAutocast(_AutocastOnCpu):
+    def __init__(
+        self, enabled: bool = True, dtype: torch.dtype = torch.float16, cache_enabled: bool = True
+    ) -> None:
+        super().__init__("cuda", enabled=enabled, dtype=dtype, cache_enabled=cache_enabled)
+
+
+def _aimed_at_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    def redirected(device_type: Any = "cpu", *rest: Any) -> Any:
+        return function("cpu" if device_type == "cuda" else device_type, *rest)
+
+    return redirected
+
+
+@contextlib.contextmanager
+def patched_cuda(mode: VirtualCuda, *, memory: Any = None) -> Iterator[None]:
+    """`torch.cuda` and autocast answer for the virtual device inside."""
+    record_mode, own_device = mode.record_mode, FakeTensor.__dict__["device"].fget
+    recorder, traits = record_mode.recorder, record_mode.traits
+    properties = mock.NonCallableMock(
+        total_memory=traits.total_bytes,
+        major=traits.capability[0],
+        minor=traits.capability[1],
+        multi_processor_count=traits.multiprocessors,
+        max_threads_per_multi_processor=traits.threads_per_multiprocessor,
+        is_integrated=0,
+    )
+    properties.name = traits.name
+
+    def nothing(*args: Any, **kwargs: Any) -> None:
+        return None
+
+    def zero(*args: Any, **kwargs: Any) -> int:
+        return 0
+
+    cuda: dict[str, Any] = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": zero,
+        "set_device": nothing,
+        "init": nothing,
+        "_lazy_init": nothing,
+        "synchronize": nothing,
+        "ipc_collect": nothing,
+        "empty_cache": recorder.empty_cache,
+        "get_device_name": lambda *a: traits.name,
+        "get_device_capability": lambda *a: traits.capability,
+        "get_device_properties": lambda *a: properties,
+        "is_bf16_supported": lambda *a, **k: True,
+        "is_current_stream_capturing": lambda: False,
+        "manual_seed": nothing,
+        "manual_seed_all": nothing,
+        "seed": nothing,
+        "get_rng_state": lambda *a: torch.zeros(16, dtype=torch.uint8),
+        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8)],
+        "set_rng_state": nothing,
+        "set_rng_state_all": nothing,
+        "Stream": _Stream,
+        "Event": _Stream,
+        "stream": lambda *a: _Stream(),
+        "current_stream": lambda *a: _Stream(),
+        "default_stream": lambda *a: _Stream(),
+        "device": lambda *a: _Stream(),
+    }
+    if memory is not None:
+        cuda |= memory
+
+    def device(tensor: FakeTensor) -> Any:
+        """What Python reads; inside an op PyTorch must see the device it computes on."""
+        if not record_mode.in_op and recorder.is_device(tensor):
+            return _CUDA
+        return own_device(tensor)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(FakeTensor, "device", property(device)))
+        for name, value in cuda.items():
+            if hasattr(torch.cuda, name):
+                stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        amp = torch.amp.autocast_mode
+        for owner in (torch, torch.amp, amp):
+            if hasattr(owner, "autocast"):
+                stack.enter_context(mock.patch.object(owner, "autocast", _AutocastOnCpu))
+        stack.enter_context(mock.patch.object(torch.cuda.amp, "autocast", _CudaAutocast))
+        half = {"cuda": torch.float16}
+        real_dtype = torch.get_autocast_dtype
+        stack.enter_context(
+            mock.patch.object(
+                torch,
+                "get_autocast_dtype",
+                lambda kind: (
+                    real_dtype("cpu")
+                    if kind == "cuda" and torch.is_autocast_enabled("cpu")
+                    else half.get(kind) or real_dtype(kind)
+                ),
+            )
+        )
+        for name in ("is_autocast_enabled", "set_autocast_enabled", "set_autocast_dtype"):
+            stack.enter_context(mock.patch.object(torch, name, _aimed_at_cpu(getattr(torch, name))))
+        yield
