@@ -155,7 +155,7 @@ class CheckpointFrame:
 class Node:
     """A step of the backward graph."""
 
-    __slots__ = ("backward", "block", "edges", "inputs", "module", "name", "saved", "seq")
+    __slots__ = ("backward", "block", "bucket", "edges", "inputs", "module", "name", "saved", "seq")
 
     def __init__(
         self, seq: int, name: str, edges: list[tuple[Node, int] | None], backward: BackwardFn, inputs: int
@@ -167,6 +167,7 @@ class Node:
         self.inputs = inputs
         self.saved: list[Tensor | Holder] = []
         self.block = 0
+        self.bucket = BUCKET["temporaries"]
         self.module = ""
 
 
@@ -288,6 +289,7 @@ class Tape:
         self._seq += 1
         node = Node(self._seq, name, edges, backward, outputs)
         node.block = self.block
+        node.bucket = self.bucket
         node.module = self._module
         return node
 
@@ -455,6 +457,7 @@ class Tape:
             module, self._module = self._module, node.module or self._module
             unpacked: list[Tensor | None] | None = [self._unpack(saved) for saved in node.saved]
             self._op = f"{node.name} backward"
+            self.bucket = BUCKET["logits"] if node.bucket == BUCKET["logits"] else BUCKET["temporaries"]
             needs = [edge is not None for edge in node.edges]
             outputs = node.backward(self, grads, needs)
             del unpacked
@@ -490,6 +493,7 @@ class Tape:
                         heapq.heappush(ready, (-target.seq, count, target))
             del outputs, edges, node
         self.thread, self.grad_enabled = "forward", True
+        self.bucket = BUCKET["temporaries"]
 
     def _sum(self, held: Tensor, other: Tensor) -> Tensor:
         """Two gradients of one tensor: summed in place when nobody else sees the first, else into new memory.

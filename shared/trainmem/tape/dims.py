@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 from trainmem.job import TrainingJob
 from trainmem.model import Architecture
+from trainmem.tape.hardware import hardware
 
 __all__ = ["dimensions"]
 
@@ -14,6 +16,7 @@ def dimensions(job: TrainingJob, architecture: Architecture) -> dict[str, int]:
     """Every dimension name that programs use, for one job on one device."""
     b, s, h = job.micro_batch, job.sequence_length, architecture.hidden_size
     d = architecture.head_dim
+    chip = hardware(job.device)
     out = {
         "b": b,
         "s": s,
@@ -33,12 +36,16 @@ def dimensions(job: TrainingJob, architecture: Architecture) -> dict[str, int]:
         "s_round32": -(-s // 32) * 32,
         "s_round128": -(-s // 128) * 128,
         "d_round32": -(-d // 32) * 32,
-        "sm_count": 132,
-        "threads_per_sm": 2048,
-        "cublas_workspace": 32 << 20,
-        "cublaslt_workspace": 1 << 20,
+        "sm_count": chip.sm_count,
+        "threads_per_sm": chip.threads_per_sm,
+        "cublas_workspace": chip.cublas_workspace_bytes,
+        "cublaslt_workspace": chip.cublaslt_workspace_bytes,
     }
-    for parts in (architecture.embeddings, architecture.final, architecture.head, *architecture.blocks.values()):
-        for parameter in parts:
-            out[f"p:{parameter.name}"] = prod(parameter.shape)
+    out.update(_parameter_sizes(architecture))
     return out
+
+
+@lru_cache(maxsize=512)
+def _parameter_sizes(architecture: Architecture) -> dict[str, int]:
+    groups = (architecture.embeddings, architecture.final, architecture.head, *architecture.blocks.values())
+    return {f"p:{parameter.name}": prod(parameter.shape) for parts in groups for parameter in parts}

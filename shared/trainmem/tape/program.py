@@ -25,7 +25,7 @@ Allocation: TypeAlias = tuple[int, int]
 """(part, ordinal in the part): the same for the same tensor of equal blocks."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """The events of one part of a step.
 
@@ -42,7 +42,7 @@ class Part:
     once: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """The parts of one micro batch in order, their distinct sizes, and where each gradient ends up."""
 

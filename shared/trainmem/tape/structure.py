@@ -7,9 +7,14 @@ from functools import lru_cache
 from trainmem.job import ACTIVATION_DTYPE_BYTES, TrainingJob
 from trainmem.model import Architecture
 from trainmem.tape.attention import Kernel
+from trainmem.tape.hardware import hardware
 from trainmem.tape.model import Structure
 
-__all__ = ["representative_layers", "structure_of", "weight_itemsize"]
+__all__ = ["Unsupported", "representative_layers", "structure_of", "weight_itemsize"]
+
+
+class Unsupported(Exception):
+    """The tape does not model this family or lever; the message says which."""
 
 
 def weight_itemsize(job: TrainingJob) -> int:
@@ -27,7 +32,7 @@ def representative_layers(kinds: tuple[str, ...]) -> tuple[int, ...]:
 def attention_kernel(job: TrainingJob, architecture: Architecture) -> Kernel:
     """The kernel that scaled_dot_product_attention picks (torch 2.11 on Hopper; kernels measured by dtype)."""
     if ACTIVATION_DTYPE_BYTES[job.precision] == 2:
-        return "cudnn"
+        return hardware(job.device).attention
     return "math" if architecture.kv_heads != architecture.heads else "efficient"
 
 

@@ -1,0 +1,45 @@
+# Everything runs in an environment of its own: .venv (change it with VENV=...).
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PORT ?= 7860
+
+.PHONY: demo test check bench fuzz install install-space clean
+
+# The app alone: no torch.
+$(VENV)/.space: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[space]'
+	touch $@
+
+# Everything that the tests need. torch first, by its pin, so that pip takes one build of it.
+$(VENV)/.dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[space,backend]' --group dev
+	touch $@ $(VENV)/.space
+
+install-space: $(VENV)/.space
+install: $(VENV)/.dev
+
+demo: $(VENV)/.space
+	$(BIN)/trainmem space --host 127.0.0.1 --port $(PORT)
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m bench
+
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/fuzz --fuzz-seconds=$(or $(SECONDS_),60)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -1,0 +1,7 @@
+"""`python -m trainmem`."""
+
+import sys
+
+from trainmem.cli import main
+
+sys.exit(main())

@@ -1,0 +1,77 @@
+"""The command line: `trainmem COMMAND`. A command's module is imported only when it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from trainmem import __version__
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS: dict[str, str] = {
+    "estimate": "the peak of a training step, what fills it and whether it fits",
+    "explain": "every term of the sum with its equation, and the gap to the replay",
+    "fit": "the largest model, batch and length that fit a device, and the plan for one that does not",
+    "models": "the model catalogue",
+    "devices": "the devices, with what each can really give a job",
+    "snapshot": "read a PyTorch memory snapshot safely: the peak, its buckets, leaks",
+    "trace": "replay the real model, or your own script, with no GPU",
+    "measure": "run measured suites on a CUDA machine",
+    "verify": "does the prediction hold on this GPU? about two minutes",
+    "publish": "validate measured rows and merge them into a dataset",
+    "quiz": "practise the sum",
+    "space": "serve the app",
+}
+"""Every command with its one line of help."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
+    return "\n".join(["usage: trainmem COMMAND ...", "", *lines, "", "trainmem COMMAND --help says more."])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status (0 fine, 1 some answers failed, 2 wrong input)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = arguments[0] if arguments else ""
+    if name in ("", "-h", "--help"):
+        print(_overview())
+        return 0 if name else 2
+    if name == "--version":
+        print(f"trainmem {__version__}")
+        return 0
+    if name not in COMMANDS:
+        print(f"trainmem: {name!r} is not a command; commands are {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    parser = _Parser(prog="trainmem")
+    subparsers = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+    try:
+        module = import_module(f"trainmem.cli.{name}")
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        print(f"trainmem {name}: needs {missing}, which is not installed", file=sys.stderr)
+        return 2
+    module.add_parser(subparsers)
+    try:
+        status: int = module.run(parser.parse_args(arguments))
+        return status
+    except (ValueError, OSError) as error:
+        line = " ".join(str(error).split())
+        print(f"trainmem {name}: {line}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 0
+    except KeyboardInterrupt:
+        return 130

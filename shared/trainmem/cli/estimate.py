@@ -1,0 +1,107 @@
+"""`trainmem estimate`: the peak of a step, what fills it, and the verdict."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from trainmem.allocator import AllocatorSettings
+from trainmem.buckets import BUCKETS
+from trainmem.cli.jobs import add_job_arguments, job_from_arguments, jobs_from_file
+from trainmem.device import device, devices
+from trainmem.estimate import Estimate, estimate
+from trainmem.job import JobError, TrainingJob
+from trainmem.units import format_gib
+from trainmem.verdict import verdict
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser("estimate", description=__doc__)
+    add_job_arguments(parser)
+    parser.add_argument("--engine", choices=("whiteboard", "tape", "trace"), default="tape")
+    parser.add_argument(
+        "--detail", choices=("fast", "exact"), default="exact", help="fast leaves the allocator out"
+    )
+    parser.add_argument(
+        "--allocator", metavar="CONF", help="a PYTORCH_CUDA_ALLOC_CONF string, e.g. expandable_segments:True"
+    )
+    parser.add_argument("--capacity", metavar="SIZE", help="answer as a device of this size would, e.g. 24GiB")
+    parser.add_argument("--json", action="store_true", help="one JSON object (schema trainmem.estimate/1)")
+    parser.add_argument("--jobs", metavar="FILE", help="one job a line; one answer a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answer one job or a file of them."""
+    settings = AllocatorSettings.parse(args.allocator) if args.allocator else None
+    if args.jobs:
+        return _many(args, settings)
+    job = job_from_arguments(args)
+    if args.capacity:
+        from trainmem.capacity import answer_capacity
+
+        return answer_capacity(job, args.capacity, engine=args.engine, settings=settings, as_json=args.json)
+    known = device(job.device)
+    answer = estimate(job, args.engine, args.detail, settings=settings)
+    if args.json:
+        print(json.dumps(answer.to_json()))
+        return 0
+    _table(job, answer)
+    _verdicts(job, answer, known.name)
+    return 0
+
+
+def _many(args: argparse.Namespace, settings: AllocatorSettings | None) -> int:
+    failed = False
+    for job in jobs_from_file(args.jobs):
+        line: dict[str, Any]
+        try:
+            if isinstance(job, JobError):
+                raise job
+            device(job.device)
+            line = estimate(job, args.engine, args.detail, settings=settings).to_json()
+        except ValueError as error:
+            failed = True
+            line = {"error": " ".join(str(error).split())}
+        sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+    return 1 if failed else 0
+
+
+def _table(job: TrainingJob, answer: Estimate) -> None:
+    name = job.model or str((job.config or {}).get("model_type", "config"))
+    print(
+        f"{name}: {answer.parameters:,} parameters ({answer.trainable_parameters:,} trained), "
+        f"micro batch {job.micro_batch} x {job.sequence_length:,} tokens, {job.precision}, {job.optimizer}"
+    )
+    print(f"peak {format_gib(answer.peak_allocated_bytes, digits=4)} allocated: {answer.peak_instant}")
+    if answer.peak_reserved_bytes is not None:
+        print(f"     {format_gib(answer.peak_reserved_bytes, digits=4)} reserved")
+    print(f"step 1 peaks at {format_gib(answer.first_step_peak_bytes, digits=4)}")
+    print()
+    width = max(map(len, BUCKETS))
+    for bucket in BUCKETS:
+        size = answer.buckets_at_peak.get(bucket, 0)
+        if size:
+            print(
+                f"  {bucket:<{width}}  {size / (1 << 30):>9.3f} GiB  {100 * size / answer.peak_allocated_bytes:5.1f}%"
+            )
+    print()
+    print(f"engine {answer.engine}; typical error on measured steps like this one {answer.typical_error:.2%}")
+    for warning in answer.warnings:
+        print(f"note: {warning}")
+
+
+def _verdicts(job: TrainingJob, answer: Estimate, chosen: str) -> None:
+    print()
+    for known in devices():
+        if known.cuda and known.name == chosen:
+            print(verdict(job, answer, known).sentence)
+    others = [known for known in devices() if known.cuda and known.name != chosen]
+    need = answer.peak_reserved_bytes or answer.peak_allocated_bytes
+    fits = [known.name for known in others if need <= known.allocator_limit_bytes]
+    print(f"also fits on: {', '.join(fits) if fits else 'no other single device in the list'}")

@@ -1,0 +1,94 @@
+"""Jobs from the command line: one from flags, many from a file of JSON lines."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from trainmem.job import LEVERS, JobError, Offload, ShardingMode, TrainingJob
+
+__all__ = ["add_job_arguments", "job_from_arguments", "jobs_from_file"]
+
+_WHOLE = ("micro_batch", "sequence_length", "accumulation")
+_SHORT = {"micro_batch": ["-b"], "sequence_length": ["-s"]}
+
+
+def add_job_arguments(parser: argparse.ArgumentParser) -> None:
+    """Every lever as a flag; values are checked by `TrainingJob`, which names the field."""
+    parser.add_argument(
+        "--model", "-m", help="a catalogue name, a Hugging Face id in the catalogue, or a path to a config.json"
+    )
+    for name in _WHOLE:
+        parser.add_argument(*_SHORT.get(name, []), f"--{name.replace('_', '-')}", dest=name, metavar="N")
+    for name, allowed in LEVERS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", dest=name, metavar="|".join(allowed))
+    parser.add_argument("--lora-rank", metavar="N", help="train adapters of this rank")
+    parser.add_argument("--lora-targets", metavar="NAMES", help='"all-linear", or layer names with commas')
+    parser.add_argument("--sharding", metavar="|".join(get_args(ShardingMode)))
+    parser.add_argument("--data-parallel", metavar="N")
+    parser.add_argument("--tensor-parallel", metavar="N")
+    parser.add_argument("--pipeline-parallel", metavar="N")
+    parser.add_argument("--no-reshard-after-forward", action="store_true")
+    parser.add_argument("--offload", metavar="|".join(get_args(Offload)))
+    parser.add_argument("--device", "-d", help="a device (`trainmem devices`)")
+
+
+def job_from_arguments(args: argparse.Namespace) -> TrainingJob:
+    """The job that the flags describe."""
+    data: dict[str, Any] = {}
+    if args.model is not None:
+        path = Path(args.model)
+        if path.suffix == ".json" or path.is_file():
+            data["config"] = _read_config(path)
+        else:
+            data["model"] = args.model
+    for name in (*_WHOLE, *LEVERS, "device"):
+        value = getattr(args, name)
+        if value is not None:
+            data[name] = value
+    if args.lora_rank is not None or args.lora_targets is not None:
+        data["lora"] = {"rank": args.lora_rank, "targets": args.lora_targets}
+    sharding: dict[str, Any] = {
+        "mode": args.sharding,
+        "data_parallel": args.data_parallel,
+        "tensor_parallel": args.tensor_parallel,
+        "pipeline_parallel": args.pipeline_parallel,
+        "offload": args.offload,
+    }
+    if args.no_reshard_after_forward:
+        sharding["reshard_after_forward"] = False
+    if any(value is not None for value in sharding.values()):
+        data["sharding"] = sharding
+    return TrainingJob.from_json(data)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise JobError(f"model: {path.name} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise JobError(f"model: {path.name} is not JSON; give a Hugging Face config.json") from error
+    if not isinstance(config, dict):
+        raise JobError(f"model: {path.name} is not a JSON object like a Hugging Face config.json")
+    return config
+
+
+def jobs_from_file(path: str) -> Iterator[TrainingJob | JobError]:
+    """One job a line, or the reason why a line is none; blank lines are skipped."""
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                data = json.loads(line)
+            except (ValueError, RecursionError):
+                yield JobError(f"line {number}: not JSON")
+                continue
+            try:
+                yield TrainingJob.from_json(data)
+            except JobError as error:
+                yield error

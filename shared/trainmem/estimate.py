@@ -1,0 +1,268 @@
+"""The answer to one job: its peak, when it comes, and what fills the memory then.
+
+`estimate` is what the command line, the web app and the suites call; `Estimate.to_json` writes the contract's
+`trainmem.estimate/1`. `timeline` is one step on a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+from trainmem.allocator import AllocatorSettings
+from trainmem.buckets import BUCKETS, Bucket
+from trainmem.instant import describe_instant
+from trainmem.job import JobError, TrainingJob
+from trainmem.model import Resolved, resolve
+from trainmem.recording import Counters, Recording, counters, read_step
+from trainmem.results import typical_error
+from trainmem.tape import Unsupported, fast_figures, record
+from trainmem.timeline import CurvePoint, Instant, Timeline, notices
+from trainmem.timeline import from_recording as timeline_of
+from trainmem.whiteboard import whiteboard
+
+__all__ = [
+    "SCHEMA",
+    "CurvePoint",
+    "Detail",
+    "Engine",
+    "Estimate",
+    "Instant",
+    "Timeline",
+    "estimate",
+    "from_recording",
+    "notices",
+    "recorded",
+    "timeline",
+]
+
+SCHEMA = "trainmem.estimate/1"
+Engine = Literal["whiteboard", "tape", "trace"]
+Detail = Literal["fast", "exact"]
+STEADY = 3
+"""The recorded step that stands for every later one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """One answer. Bytes are ints; ``buckets_at_peak`` sums exactly to ``peak_allocated_bytes``.
+
+    ``peak_reserved_bytes`` is None where no allocator was replayed. ``typical_error`` is the median error of
+    this engine on the published measured rows nearest to the job, as a fraction.
+    """
+
+    engine: Engine
+    job: TrainingJob
+    parameters: int
+    trainable_parameters: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
+    peak_phase: str
+    peak_instant: str
+    buckets_at_peak: dict[Bucket, int]
+    phases: dict[str, int]
+    first_step_peak_bytes: int
+    typical_error: float
+    warnings: tuple[str, ...] = ()
+    detail: Detail = "exact"
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's object."""
+        return {
+            "schema": SCHEMA,
+            "engine": self.engine,
+            "job": self.job.to_json(),
+            "parameters": self.parameters,
+            "trainable_parameters": self.trainable_parameters,
+            "peak_allocated_bytes": self.peak_allocated_bytes,
+            "peak_reserved_bytes": self.peak_reserved_bytes,
+            "peak_phase": self.peak_phase,
+            "peak_instant": self.peak_instant,
+            "buckets_at_peak": dict(self.buckets_at_peak),
+            "phases": dict(self.phases),
+            "first_step": {"peak_allocated_bytes": self.first_step_peak_bytes},
+            "typical_error": self.typical_error,
+            "warnings": list(self.warnings),
+        }
+
+
+def estimate(
+    job: TrainingJob,
+    engine: Engine = "tape",
+    detail: Detail = "exact",
+    *,
+    settings: AllocatorSettings | None = None,
+) -> Estimate:
+    """Answer ``job`` on one rung.
+
+    ``detail`` "fast" rounds to 512 bytes and leaves the allocator out (reserved is None); "exact" replays it
+    under ``settings``. A family or lever that the tape does not know falls back to the whiteboard, with its
+    error band and the command that traces the job exactly among the warnings. Raises `JobError`.
+    """
+    resolved = resolve(job)
+    if engine == "whiteboard":
+        return _from_whiteboard(job, resolved)
+    if engine == "trace":
+        return _trace(job, resolved, settings)
+    if engine != "tape":
+        raise JobError(f"engine: {engine} is not one of whiteboard, tape, trace")
+    try:
+        if detail == "fast":
+            return _fast(job, resolved)
+        if settings is not None:
+            return from_recording(job, record(job, resolved.architecture), "tape", resolved, settings=settings)
+        return _read(job, *recorded(job), "tape", resolved)
+    except Unsupported as reason:
+        answer = _from_whiteboard(job, resolved)
+        note = (
+            f"{reason}; this is the whiteboard's sum, typically {100 * answer.typical_error:.0f}% off. "
+            "`trainmem trace` replays the real model and is exact"
+        )
+        return _with_warning(answer, note)
+
+
+def _with_warning(answer: Estimate, note: str) -> Estimate:
+    from dataclasses import replace
+
+    return replace(answer, warnings=(*answer.warnings, note))
+
+
+def recorded(job: TrainingJob) -> tuple[Recording, Counters]:
+    """The tape's recording of ``job`` and its counters, kept for the last few jobs."""
+    return _recorded(_Key(job))
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A job as a cache key; the config takes part by its content."""
+
+    job: TrainingJob
+    text: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", repr(sorted((self.job.config or {}).items(), key=str)))
+
+
+@lru_cache(maxsize=8)
+def _recorded(key: _Key) -> tuple[Recording, Counters]:
+    recording = record(key.job, resolve(key.job).architecture)
+    return recording, counters(recording)
+
+
+def _fast(job: TrainingJob, resolved: Resolved) -> Estimate:
+    architecture = resolved.architecture
+    figures = fast_figures(job, architecture)
+    return Estimate(
+        engine="tape",
+        job=job,
+        parameters=figures.parameters,
+        trainable_parameters=figures.trainable_parameters,
+        peak_allocated_bytes=figures.peak_bytes,
+        peak_reserved_bytes=None,
+        peak_phase=figures.peak_phase,
+        peak_instant=describe_instant(
+            figures.peak_phase, figures.peak_op, figures.peak_module, job.optimizer
+        ),
+        buckets_at_peak=dict(zip(BUCKETS, figures.buckets, strict=True)),
+        phases=figures.phases,
+        first_step_peak_bytes=figures.first_step_peak_bytes,
+        typical_error=typical_error(job, "tape"),
+        warnings=(*resolved.warnings, *figures.warnings),
+        detail="fast",
+    )
+
+
+def from_recording(
+    job: TrainingJob,
+    recording: Recording,
+    engine: Engine,
+    resolved: Resolved | None = None,
+    *,
+    settings: AllocatorSettings | None = None,
+) -> Estimate:
+    """The answer that a recording of three steps gives when its allocator is replayed."""
+    return _read(job, recording, counters(recording, settings=settings), engine, resolved)
+
+
+def _read(
+    job: TrainingJob, recording: Recording, result: Counters, engine: Engine, resolved: Resolved | None
+) -> Estimate:
+    steady = read_step(recording, result, STEADY)
+    first = read_step(recording, result, 1)
+    warnings = resolved.warnings if resolved is not None else ()
+    return Estimate(
+        engine=engine,
+        job=job,
+        parameters=recording.parameters,
+        trainable_parameters=recording.trainable_parameters,
+        peak_allocated_bytes=steady.peak_allocated_bytes,
+        peak_reserved_bytes=steady.peak_reserved_bytes,
+        peak_phase=steady.peak_phase,
+        peak_instant=describe_instant(
+            steady.peak_phase, steady.peak_op, steady.peak_module, job.optimizer
+        ),
+        buckets_at_peak=steady.buckets_at_peak,
+        phases=steady.phases,
+        first_step_peak_bytes=first.peak_allocated_bytes,
+        typical_error=typical_error(job, engine),
+        warnings=(*warnings, *recording.warnings),
+    )
+
+
+def timeline(job: TrainingJob, engine: Engine = "tape", *, first_step: bool = False) -> Timeline:
+    """One step on a clock. Raises `JobError` where neither the tape nor the trace can replay the job."""
+    if engine == "trace":
+        recording = _tracer()(job)
+        return timeline_of(job, recording, counters(recording), first_step=first_step)
+    try:
+        return timeline_of(job, *recorded(job), first_step=first_step)
+    except Unsupported as reason:
+        raise JobError(f"{reason}; the whiteboard has no clock. `trainmem trace` replays the real model") from reason
+
+
+def _from_whiteboard(job: TrainingJob, resolved: Resolved) -> Estimate:
+    board = whiteboard(job, resolved.architecture)
+    states = sum(
+        board.buckets[bucket]
+        for bucket in ("weights", "master_weights", "optimizer_state")
+    )
+    return Estimate(
+        engine="whiteboard",
+        job=job,
+        parameters=board.parameters,
+        trainable_parameters=board.trainable_parameters,
+        peak_allocated_bytes=board.peak_bytes,
+        peak_reserved_bytes=None,
+        peak_phase="backward",
+        peak_instant="start of backward, everything taken as alive at once",
+        buckets_at_peak=dict(board.buckets),
+        phases={
+            "start_bytes": states,
+            "after_forward_bytes": board.peak_bytes - board.buckets["gradients"],
+            "peak_forward_bytes": board.peak_bytes - board.buckets["gradients"],
+            "after_backward_bytes": states + board.buckets["gradients"],
+            "peak_backward_bytes": board.peak_bytes,
+            "after_optimizer_bytes": states + board.buckets["gradients"],
+            "peak_optimizer_bytes": states + board.buckets["gradients"],
+            "after_zero_grad_bytes": states,
+        },
+        first_step_peak_bytes=board.peak_bytes - board.buckets["optimizer_state"],
+        typical_error=typical_error(job, "whiteboard"),
+        warnings=resolved.warnings,
+    )
+
+
+def _tracer() -> Callable[[TrainingJob], Recording]:
+    try:
+        from trainmem_backend.trace import trace
+    except ImportError as error:
+        raise JobError(
+            "engine: trace needs torch and transformers; install trainmem with its backend extra"
+        ) from error
+    return trace
+
+
+def _trace(job: TrainingJob, resolved: Resolved, settings: AllocatorSettings | None) -> Estimate:
+    return from_recording(job, _tracer()(job), "trace", resolved, settings=settings)

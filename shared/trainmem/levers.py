@@ -1,0 +1,106 @@
+"""The levers that save memory, cheapest first, as a senior engineer would pull them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from trainmem.job import Lora, TrainingJob
+
+__all__ = ["LEVERS_BY_COST", "Mathematics", "MemoryLever"]
+
+Mathematics = Literal["identical", "changes numerics", "trains fewer parameters"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryLever:
+    """One change to a job. ``pull`` answers the changed job, or None where it does not apply.
+
+    ``name`` is a noun phrase for sentences ("checkpointing every block").
+    """
+
+    key: str
+    name: str
+    mathematics: Mathematics
+    pull: Callable[[TrainingJob], TrainingJob | None]
+
+
+def _fused_attention(job: TrainingJob) -> TrainingJob | None:
+    return job.with_(attention="sdpa") if job.attention == "eager" else None
+
+
+def _set_to_none(job: TrainingJob) -> TrainingJob | None:
+    return job.with_(zero_grad="none") if job.zero_grad == "zeros" else None
+
+
+def _fused_optimizer(job: TrainingJob) -> TrainingJob | None:
+    return job.with_(optimizer="adamw_fused") if job.optimizer in ("adamw", "adamw_loop") else None
+
+
+def _halve_micro_batch(job: TrainingJob) -> TrainingJob | None:
+    if job.micro_batch == 1 or job.micro_batch % 2:
+        return None
+    return job.with_(micro_batch=job.micro_batch // 2, accumulation=job.accumulation * 2)
+
+
+def _fused_loss(job: TrainingJob) -> TrainingJob | None:
+    if job.loss == "liger_fused" or job.task != "causal_lm":
+        return None
+    return job.with_(loss="liger_fused")
+
+
+def _checkpointing(job: TrainingJob) -> TrainingJob | None:
+    return job.with_(checkpointing="full") if job.checkpointing != "full" else None
+
+
+def _eight_bit(job: TrainingJob) -> TrainingJob | None:
+    if job.optimizer not in ("adamw", "adamw_fused", "adamw_loop") or job.lora is not None:
+        return None
+    return job.with_(optimizer="adamw8bit")
+
+
+def _stochastic_bf16(job: TrainingJob) -> TrainingJob | None:
+    wide = ("fp32", "amp_bf16", "amp_fp16", "bf16_master", "bf16_master_fp32_grads")
+    if job.precision not in wide or job.lora is not None:
+        return None
+    return job.with_(precision="bf16_stochastic")
+
+
+def _lora(job: TrainingJob) -> TrainingJob | None:
+    if job.lora is not None or job.task != "causal_lm":
+        return None
+    return job.with_(lora=Lora(), precision="bf16")
+
+
+def _qlora(job: TrainingJob) -> TrainingJob | None:
+    if job.base_quantization != "none" or job.task != "causal_lm":
+        return None
+    return job.with_(lora=job.lora or Lora(), precision="bf16", base_quantization="nf4")
+
+
+LEVERS_BY_COST: tuple[MemoryLever, ...] = (
+    MemoryLever(key="attention", name="fused attention", mathematics="identical", pull=_fused_attention),
+    MemoryLever(key="zero_grad", name="zero_grad(set_to_none=True)", mathematics="identical", pull=_set_to_none),
+    MemoryLever(key="optimizer_fused", name="the fused optimizer", mathematics="identical", pull=_fused_optimizer),
+    MemoryLever(
+        key="micro_batch",
+        name="half the micro batch with twice the accumulation",
+        mathematics="identical",
+        pull=_halve_micro_batch,
+    ),
+    MemoryLever(key="loss", name="the fused loss", mathematics="identical", pull=_fused_loss),
+    MemoryLever(key="checkpointing", name="checkpointing", mathematics="identical", pull=_checkpointing),
+    MemoryLever(
+        key="optimizer_8bit", name="8-bit optimizer state", mathematics="changes numerics", pull=_eight_bit
+    ),
+    MemoryLever(
+        key="precision",
+        name="pure bf16 with stochastic rounding",
+        mathematics="changes numerics",
+        pull=_stochastic_bf16,
+    ),
+    MemoryLever(key="lora", name="LoRA", mathematics="trains fewer parameters", pull=_lora),
+    MemoryLever(key="qlora", name="QLoRA", mathematics="trains fewer parameters", pull=_qlora),
+)
+

@@ -1,0 +1,87 @@
+"""Does the job fit on this device? One sentence, and the cheapest lever that changes the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainmem.device import Device
+from trainmem.estimate import Estimate, estimate
+from trainmem.job import TrainingJob
+from trainmem.levers import LEVERS_BY_COST
+from trainmem.units import format_gib
+
+__all__ = ["Verdict", "verdict"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """``fits`` is None where the device cannot run the job at all; ``headroom_bytes`` is negative when short."""
+
+    fits: bool | None
+    headroom_bytes: int
+    sentence: str
+    cheapest_lever: tuple[str, TrainingJob] | None = None
+
+
+def needed_bytes(answer: Estimate) -> int:
+    """What the caching allocator must hold: reserved where it was replayed, else allocated."""
+    reserved = answer.peak_reserved_bytes
+    return answer.peak_allocated_bytes if reserved is None else reserved
+
+
+def _named(title: str) -> str:
+    return title if title.startswith(("the ", "an ", "a ")) else f"the {title}"
+
+
+def verdict(job: TrainingJob, answer: Estimate, device: Device) -> Verdict:
+    """Compare the reserved peak with what the allocator may take on ``device``.
+
+    That is the memory torch shows, without the operating system's share of a shared pool and without the CUDA
+    context. Levers are tried one at a time, cheapest first, on the same footing as ``answer``.
+    """
+    if not device.cuda:
+        return Verdict(
+            fits=None,
+            headroom_bytes=0,
+            sentence=f"{device.title} has no CUDA: this job does not run there.",
+        )
+    limit = device.allocator_limit_bytes
+    headroom = limit - needed_bytes(answer)
+    name = _named(device.title)
+    if headroom >= 0:
+        return Verdict(
+            fits=True, headroom_bytes=headroom, sentence=f"Fits on {name}, with {format_gib(headroom)} to spare."
+        )
+    lever = _cheapest(job, answer, limit)
+    hint = f"; {lever[2]} would fit" if lever is not None else ""
+    sentence = f"Does not fit on {name}: short by {format_gib(-headroom)}{hint}."
+    return Verdict(
+        fits=False,
+        headroom_bytes=headroom,
+        sentence=sentence,
+        cheapest_lever=(lever[0], lever[1]) if lever is not None else None,
+    )
+
+
+def _cheapest(job: TrainingJob, answer: Estimate, limit: int) -> tuple[str, TrainingJob, str] | None:
+    """The first single lever that makes the job fit: a sentence, the changed job, and the lever's name."""
+    for lever in LEVERS_BY_COST:
+        changed = lever.pull(job)
+        while changed is not None:
+            quick = estimate(changed, answer.engine, "fast") if answer.engine == "tape" else None
+            if quick is not None and quick.peak_allocated_bytes <= limit:
+                better = quick if answer.detail == "fast" else estimate(changed, answer.engine, "exact")
+                if needed_bytes(better) <= limit:
+                    saved = needed_bytes(answer) - needed_bytes(better)
+                    sentence = (
+                        f"{lever.name[0].upper()}{lever.name[1:]}: {format_gib(needed_bytes(better))}, fits; "
+                        f"saves {format_gib(saved)}, {_mathematics(lever.mathematics)}."
+                    )
+                    return sentence, changed, lever.name
+            # a smaller micro batch may have to be halved again
+            changed = lever.pull(changed) if lever.key == "micro_batch" else None
+    return None
+
+
+def _mathematics(kind: str) -> str:
+    return {"identical": "identical mathematics"}.get(kind, kind)
