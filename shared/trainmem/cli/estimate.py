@@ -67,6 +67,9 @@ def _many(args: argparse.Namespace, settings: AllocatorSettings | None) -> int:
         except ValueError as error:
             failed = True
             line = {"error": " ".join(str(error).split())}
+        except Exception as error:  # one job must not take the others with it
+            failed = True
+            line = {"error": f"internal error ({type(error).__name__}): please report this job"}
         sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
     return 1 if failed else 0

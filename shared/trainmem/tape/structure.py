@@ -7,6 +7,7 @@ from functools import lru_cache
 from trainmem.job import ACTIVATION_DTYPE_BYTES, TrainingJob
 from trainmem.model import Architecture
 from trainmem.tape.attention import Kernel
+from trainmem.tape.families import FORWARD
 from trainmem.tape.hardware import hardware
 from trainmem.tape.model import Structure
 
@@ -47,6 +48,8 @@ def _names(architecture: Architecture) -> tuple[tuple[tuple[str, tuple[str, ...]
 
 def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: bool = False) -> Structure:
     """All of a job that decides the order of its events; ``accumulating``: gradients exist already."""
+    if architecture.family not in FORWARD:
+        raise Unsupported(f"model_type: the tape has no block for {architecture.family}")
     kinds = architecture.layer_kinds
     inside, outside = _names(architecture)
     return Structure(
