@@ -1,0 +1,123 @@
+"""Judge an answer: right, a known slip, wrong, or unreadable; and how well it was known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from trainmem.quiz.quantity import AnswerError, in_unit, parse, show
+from trainmem.quiz.question import ChoiceKey, NumericKey, Question, Rubric
+
+__all__ = ["Grade", "Verdict", "grade", "grade_spoken", "key_text", "skipped", "tolerance_text"]
+
+Verdict = Literal["right", "slip", "wrong", "unreadable", "skipped"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grade:
+    """What to say about one answer; ``quality`` is SM-2's 0 to 5. Unreadable answers are not counted."""
+
+    verdict: Verdict
+    message: str
+    quality: int
+    slip: str | None = None
+
+    @property
+    def correct(self) -> bool:
+        """Whether it counts as known."""
+        return self.verdict == "right"
+
+
+def key_text(question: Question) -> str:
+    """The right answer, as shown once the question has been answered."""
+    key = question.key
+    if isinstance(key, NumericKey):
+        return show(key.value, key.unit)
+    if isinstance(key, ChoiceKey):
+        return key.options[key.right].text
+    return key.model_answer
+
+
+def tolerance_text(key: NumericKey) -> str:
+    """How close an answer must be, said beside the field."""
+    if key.tolerance == 0:
+        return f"in {key.unit}, exact" if key.unit not in ("count", "times") else "exact"
+    within = f"within {key.tolerance:.0%}"
+    return within if key.unit in ("count", "times") else f"in {key.unit}, {within}"
+
+
+def grade(question: Question, answer: str) -> Grade:
+    """Judge a typed number or a chosen option (its number from 1, or its letter).
+
+    Raises `TypeError` for a spoken question; `grade_spoken` judges those.
+    """
+    key = question.key
+    if isinstance(key, NumericKey):
+        return _numeric(key, answer)
+    if isinstance(key, ChoiceKey):
+        return _choice(key, answer)
+    raise TypeError(f"{question.id} is spoken: its rubric is ticked, not typed")
+
+
+def skipped(question: Question) -> Grade:
+    """The grade of a question left out."""
+    return Grade(verdict="skipped", message=f"Skipped. The answer is {key_text(question)}.", quality=0)
+
+
+def _numeric(key: NumericKey, answer: str) -> Grade:
+    try:
+        value = parse(answer, key.unit)
+    except AnswerError as error:
+        return Grade(verdict="unreadable", message=f"Not read: {error}.", quality=0)
+    shown = show(key.value, key.unit)
+    if key.accepts(value):
+        return Grade(verdict="right", message=f"Right: {shown}.", quality=5)
+    for slip in key.slips:
+        if abs(value - slip.value) <= max(key.tolerance / 2, 0.005) * abs(slip.value):
+            return Grade(
+                verdict="slip", message=f"{slip.why} The answer is {shown}.", quality=2, slip=slip.name
+            )
+    ratio = value / key.value if key.value else 0
+    given = show(value, key.unit) if in_unit(abs(value), key.unit) < 1e15 else "that"
+    if ratio <= 0:
+        by = ""
+    elif ratio > 1:
+        by = f", {ratio:.3g} times too much"
+    else:
+        by = f", {1 / ratio:.3g} times too little"
+    return Grade(verdict="wrong", message=f"{given} is off{by}. The answer is {shown}.", quality=1)
+
+
+def _choice(key: ChoiceKey, answer: str) -> Grade:
+    text = answer.strip().lower().rstrip(".)")
+    letters = "abcdefghij"[: len(key.options)]
+    if len(text) == 1 and text in letters:
+        chosen = letters.index(text)
+    elif text.isdecimal() and 1 <= int(text) <= len(key.options):
+        chosen = int(text) - 1
+    else:
+        last = letters[-1].upper()
+        return Grade(verdict="unreadable", message=f"Not read: choose one of A to {last}.", quality=0)
+    if chosen == key.right:
+        return Grade(verdict="right", message=f"Right. {key.options[chosen].why}", quality=5)
+    right = f"{letters[key.right].upper()}. {key.options[key.right].text}"
+    return Grade(verdict="wrong", message=f"{key.options[chosen].why} The answer is {right}.", quality=1)
+
+
+def grade_spoken(rubric: Rubric, said: Collection[int], added: Collection[int], avoided: bool) -> Grade:
+    """Judge a spoken answer by the lines ticked: indexes into ``must`` and ``senior``."""
+    musts = len(set(said) & set(range(len(rubric.must))))
+    extras = len(set(added) & set(range(len(rubric.senior))))
+    parts = [f"{musts} of {len(rubric.must)} points that must be said"]
+    if rubric.senior:
+        parts.append(f"{extras} of {len(rubric.senior)} that a senior candidate adds")
+    parts.append("the usual mistake avoided" if avoided else "the usual mistake made")
+    complete = musts == len(rubric.must) and avoided
+    if complete:
+        quality = 5 if extras == len(rubric.senior) else 4
+    else:
+        quality = min(2, round(2 * musts / len(rubric.must)))
+    return Grade(
+        verdict="right" if complete else "wrong", message=f"{', '.join(parts)}.".capitalize(), quality=quality
+    )
