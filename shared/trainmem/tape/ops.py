@@ -134,21 +134,30 @@ def linear(tape: Tape, x: Tensor, weight: Weight, features: str, bias: Weight | 
     return out
 
 
-def matmul(tape: Tape, a: Tensor, b: Tensor, shape: Shape) -> Tensor:
-    """A batched product of two activations (attention scores, probabilities @ values)."""
+def matmul(
+    tape: Tape, a: Tensor, b: Tensor, shape: Shape, *, copies: tuple[bool, bool] = (False, False)
+) -> Tensor:
+    """A batched product of two activations (attention scores, probabilities @ values).
+
+    ``copies``: which operands lie in memory so that folding their batch dimensions into one copies them.
+    """
     if tape.autocast:
         b = tape.cast(b, tape.autocast)
         a = tape.cast(a, tape.autocast)
+    held = a, b  # the call's arguments live as long as the call
+    if copies[0]:
+        a = clone(tape, a, "reshape")
+    if copies[1]:
+        b = clone(tape, b, "reshape")
     a_shape, b_shape, itemsize = a.shape, b.shape, a.itemsize
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        matrix_workspace(tape)
         out: Gradients = [None, None]
-        if needs[0]:
-            out[0] = tape.alloc(a_shape, itemsize, "bmm backward")
-            out[0].view = True
-        if needs[1]:
-            out[1] = tape.alloc(b_shape, itemsize, "bmm backward")
-            out[1].view = True
+        for index, side in ((1, b_shape), (0, a_shape)):
+            if needs[index]:
+                out[index] = tape.alloc(side, itemsize, "bmm backward")
+                out[index].view = True
         return out
 
     out = tape.op(
@@ -156,6 +165,7 @@ def matmul(tape: Tape, a: Tensor, b: Tensor, shape: Shape) -> Tensor:
         saves=[b if a.requires_grad else None, a if b.requires_grad else None],
     )  # fmt: skip
     matrix_workspace(tape)
+    del held
     return out
 
 
@@ -318,12 +328,19 @@ def _gelu_argument(tape: Tape, x: Tensor) -> Tensor:
     return scale(tape, add(tape, x, scale(tape, pow_scalar(tape, x))))
 
 
-def softmax(tape: Tape, a: Tensor, itemsize: int) -> Tensor:
-    """Softmax over the last dimension with a result of ``itemsize`` bytes, saving that result."""
-    shape, back = a.shape, a.itemsize
+def softmax(tape: Tape, a: Tensor, *, wide: bool) -> Tensor:
+    """Softmax over the last dimension, saving its result; backward makes the product grad * result beside its own.
+
+    ``wide``: in fp32 (dtype=torch.float32). A bf16 input is converted first; fp16 is read as it stands.
+    """
+    if wide or tape.autocast:
+        a = tape.cast(a, 4)
+    shape, itemsize = a.shape, a.itemsize
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
-        return [tape.alloc(shape, back, "softmax backward")]
+        out = tape.alloc(shape, itemsize, "softmax backward")
+        tape.alloc(shape, itemsize, "softmax backward product")
+        return [out]
 
     return tape.op("softmax", [a], shape, itemsize, backward, saves_output=True)
 
@@ -337,19 +354,28 @@ def dropout(tape: Tape, a: Tensor, probability: float) -> Tensor:
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
         return [tape.alloc(shape, itemsize, "dropout backward")]
 
-    out = tape.op("native_dropout", [a], shape, itemsize, backward)
+    node = tape.node("native_dropout", [a], backward) if tape.wants_grad(a) else None
     mask = tape.alloc(shape, 1, "dropout mask")
-    tape.save(out.node, mask)
+    out = tape.alloc(shape, itemsize, "native_dropout")
+    if node is not None:
+        out.node, out.requires_grad = node, True
+        tape.save(node, mask)
     return out
 
 
-def clone(tape: Tape, a: Tensor, name: str = "contiguous") -> Tensor:
-    """A copy into contiguous memory; the gradient passes through."""
+def clone(tape: Tape, a: Tensor, name: str = "contiguous", *, copies_back: bool = False) -> Tensor:
+    """A copy into contiguous memory; the gradient passes through.
+
+    ``copies_back``: the gradient then meets a product that needs it in the first memory order and copies it.
+    """
+    shape, itemsize = a.shape, a.itemsize
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        if copies_back:
+            return [tape.alloc(shape, itemsize, f"{name} backward")]
         return [_only(grads).alias()]
 
-    return tape.op(name, [a], a.shape, a.itemsize, backward)
+    return tape.op(name, [a], shape, itemsize, backward)
 
 
 # Shapes

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from trainmem.tape import kernels, ops
 from trainmem.tape.attention import scaled_dot_product
-from trainmem.tape.core import Tape, Tensor
+from trainmem.tape.core import Gradients, Tape, Tensor
 from trainmem.tape.model import Block, Model
 
-__all__ = ["HIDDEN", "attend", "causal_loss", "masks", "positions", "rms_norm", "run_blocks", "token_ids"]
+__all__ = ["HIDDEN", "attend", "attention_and_weights", "causal_loss", "masks", "positions", "rms_norm", "run_blocks", "token_ids"]
 
 HIDDEN = ("b", "s", "h")
+QUERY = ("b", "heads", "s", "d")
 SCORES = ("b", "heads", "s", "s")
 
 
@@ -48,10 +49,11 @@ def masks(model: Model) -> Tensor | None:
         del first, difference, ids
         if model.structure.attention == "sdpa":
             return None
-        return _eager_mask(tape)
+        return _eager_mask(model)
 
 
-def _eager_mask(tape: Tape) -> Tensor:
+def _eager_mask(model: Model) -> Tensor:
+    tape, itemsize = model.tape, model.structure.weight_itemsize
     batch = tape.alloc(("b",), 8, "mask indices")
     head = tape.alloc((), 8, "mask indices")
     query = tape.alloc(("s",), 8, "mask indices")
@@ -60,13 +62,30 @@ def _eager_mask(tape: Tape) -> Tensor:
     key = tape.alloc(("s",), 8, "mask indices")
     key_shifted = tape.alloc(("s",), 8, "mask indices")
     del key
-    allowed = tape.alloc(("s", "s"), 1, "mask")
+    if any(kind.startswith("sliding") for kind in model.structure.layer_kinds):
+        allowed = _within_window(tape)
+    else:
+        allowed = tape.alloc(("s", "s"), 1, "mask")
     del batch, head, query_shifted, key_shifted
-    zero = tape.alloc((), 4, "mask")
-    lowest = tape.alloc((), 4, "mask")
-    mask = tape.alloc(("b", "s", "s"), 4 if not tape.autocast else 4, "mask")
+    zero = tape.alloc((), itemsize, "mask")
+    lowest = tape.alloc((), itemsize, "mask")
+    mask = tape.alloc(("b", "s", "s"), itemsize, "mask")
     del lowest, zero, allowed
     return mask
+
+
+def _within_window(tape: Tape) -> Tensor:
+    """masking_utils.and_mask over a sliding-window and a causal mask function."""
+    true = tape.alloc((), 1, "mask")
+    shifted = tape.alloc(("s",), 8, "mask indices")
+    near = tape.alloc(("s", "s"), 1, "mask")
+    del shifted
+    window = tape.alloc(("s", "s"), 1, "mask")
+    del near, true
+    causal = tape.alloc(("s", "s"), 1, "mask")
+    both = tape.alloc(("s", "s"), 1, "mask")
+    del causal, window
+    return both
 
 
 def rms_norm(block: Block, x: Tensor, name: str) -> Tensor:
@@ -81,12 +100,52 @@ def rms_norm(block: Block, x: Tensor, name: str) -> Tensor:
 
 
 def attend(model: Model, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """Fused attention over (b, heads, s, d); the result is (b, s, q)."""
+    """Attention over (b, heads, s, d), fused or eager; the result is (b, s, q)."""
+    return attention_and_weights(model, q, k, v, mask)[0]
+
+
+def attention_and_weights(
+    model: Model, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """The same with the probabilities, which eager attention returns and a block's frame keeps to its end."""
     tape = model.tape
+    if model.structure.attention == "eager":
+        return eager_attention(model, q, k, v, mask)
     out = scaled_dot_product(
         tape, q, k, v, kernel=model.structure.kernel, grouped=model.structure.grouped, mask=mask
     )
-    return tape.view(out, ("b", "s", "q"))
+    return tape.view(out, ("b", "s", "q")), None
+
+
+def repeat_kv(model: Model, x: Tensor) -> Tensor:
+    """Keys or values copied to every query head of their group; their gradients are summed back."""
+    if not model.structure.grouped:
+        return x
+    tape, shape, itemsize = model.tape, x.shape, x.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [tape.alloc(shape, itemsize, "repeat_kv backward")]
+
+    return tape.op("repeat_kv", [x], QUERY, itemsize, backward)
+
+
+def eager_attention(
+    model: Model, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """transformers' eager_attention_forward of the Llama kind: every score is a tensor, softmax runs in fp32."""
+    tape = model.tape
+    width = q.itemsize
+    keys = repeat_kv(model, k)
+    values = repeat_kv(model, v)
+    contiguous = model.structure.grouped
+    weights = ops.scale(tape, ops.matmul(tape, q, keys, SCORES, copies=(True, not contiguous)))
+    if mask is not None:
+        weights = ops.add(tape, weights, mask)
+    weights = tape.cast(ops.softmax(tape, weights, wide=True), width)
+    weights = ops.dropout(tape, weights, model.drops("attention"))
+    output = ops.matmul(tape, weights, values, QUERY, copies=(False, not contiguous))
+    output = ops.clone(tape, output, copies_back=True)
+    return tape.view(output, ("b", "s", "q")), weights
 
 
 def run_blocks(model: Model, hidden: Tensor, block: Callable[..., Tensor], *shared: object) -> Tensor:

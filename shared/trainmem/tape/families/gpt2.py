@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainmem.tape import ops
 from trainmem.tape.core import Tensor
-from trainmem.tape.families._decoder import HIDDEN, attend, causal_loss, masks, positions, run_blocks, token_ids
+from trainmem.tape.families._decoder import HIDDEN, QUERY, SCORES, attend, causal_loss, masks, positions, run_blocks, token_ids
 from trainmem.tape.model import Block, Model
 
 __all__ = ["forward"]
@@ -18,12 +18,39 @@ def _conv1d(block: Block, x: Tensor, name: str, features: str) -> Tensor:
         )
 
 
-def _attention(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
+def _attention(block: Block, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     model, tape = block.model, block.model.tape
     qkv = _conv1d(block, x, "attn.c_attn", "3h")
-    q, k, v = ops.split(tape, qkv, [("b", "heads", "s", "d")] * 3)
-    out = attend(model, q, k, v, mask)
-    return ops.dropout(tape, _conv1d(block, out, "attn.c_proj", "h"), model.drops("residual"))
+    q, k, v = _heads(block, qkv)
+    weights: Tensor | None = None
+    if model.structure.attention == "eager":
+        out, weights = _eager(block, q, k, v, mask)
+    else:
+        out = attend(model, q, k, v, mask)
+    return ops.dropout(tape, _conv1d(block, out, "attn.c_proj", "h"), model.drops("residual")), weights
+
+
+def _heads(block: Block, qkv: Tensor) -> list[Tensor]:
+    """Queries, keys and values of each head, as views; eager products leave their gradients in another order."""
+    tape = block.model.tape
+    parts = ops.split(tape, qkv, [("b", "s", "h")] * 3)
+    eager = block.model.structure.attention == "eager"
+    return [ops.heads_of(tape, part, QUERY, copies=eager and index != 1) for index, part in enumerate(parts)]
+
+
+def _eager(
+    block: Block, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """GPT-2's eager_attention_forward."""
+    model, tape = block.model, block.model.tape
+    with tape.module("attn"):
+        weights = ops.scale(tape, ops.matmul(tape, q, k, SCORES, copies=(True, True)))
+        weights = ops.add(tape, weights, mask) if mask is not None else weights
+        weights = ops.softmax(tape, weights, wide=False)
+        weights = tape.cast(weights, v.itemsize)
+        weights = ops.dropout(tape, weights, model.drops("attention"))
+        output = ops.clone(tape, ops.matmul(tape, weights, v, QUERY, copies=(False, True)), copies_back=True)
+        return tape.view(output, ("b", "s", "h")), weights
 
 
 def _mlp(block: Block, x: Tensor) -> Tensor:
@@ -39,7 +66,7 @@ def _block(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
     tape = block.model.tape
     residual = x
     hidden = block.layer_norm(x, "ln_1")
-    attention = _attention(block, hidden, mask)
+    attention, _ = _attention(block, hidden, mask)
     hidden = ops.add(tape, attention, residual)
     residual = hidden
     hidden = block.layer_norm(hidden, "ln_2")

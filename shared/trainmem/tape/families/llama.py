@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainmem.tape import ops
 from trainmem.tape.core import Tape, Tensor
-from trainmem.tape.families._decoder import attend, causal_loss, masks, positions, rms_norm, run_blocks, token_ids
+from trainmem.tape.families._decoder import attention_and_weights, causal_loss, masks, positions, rms_norm, run_blocks, token_ids
 from trainmem.tape.model import Block, Model
 
 __all__ = ["apply_rotary", "forward", "rotary_tables"]
@@ -52,16 +52,18 @@ def apply_rotary(tape: Tape, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> 
     return rotated[0], rotated[1]
 
 
-def _attention(block: Block, hidden: Tensor, tables: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+def _attention(
+    block: Block, hidden: Tensor, tables: tuple[Tensor, Tensor], mask: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
     model, tape = block.model, block.model.tape
     q = ops.heads_of(tape, block.linear(hidden, "self_attn.q_proj", "q"), QUERY, copies=True)
     k = ops.heads_of(tape, block.linear(hidden, "self_attn.k_proj", "kvd"), KEY, copies=True)
-    v = ops.heads_of(tape, block.linear(hidden, "self_attn.v_proj", "kvd"), KEY, copies=False)
+    v = ops.heads_of(tape, block.linear(hidden, "self_attn.v_proj", "kvd"), KEY, copies=model.structure.attention == "eager")
     with tape.module("self_attn.rotary"):
         q, k = apply_rotary(tape, q, k, *tables)
     with tape.module("self_attn"):
-        out = attend(model, q, k, v, mask)
-    return block.linear(out, "self_attn.o_proj", "h")
+        out, weights = attention_and_weights(model, q, k, v, mask)
+    return block.linear(out, "self_attn.o_proj", "h"), weights
 
 
 def _mlp(block: Block, x: Tensor) -> Tensor:
@@ -83,7 +85,7 @@ def _block(
     tape = block.model.tape
     residual = hidden
     hidden = rms_norm(block, hidden, "input_layernorm")
-    hidden = _attention(block, hidden, tables, mask)
+    hidden, _ = _attention(block, hidden, tables, mask)
     hidden = ops.add(tape, residual, hidden)
     residual = hidden
     hidden = rms_norm(block, hidden, "post_attention_layernorm")
