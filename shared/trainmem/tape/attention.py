@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from trainmem.tape import kernels
+from trainmem.tape import kernels, ops
 from trainmem.tape.core import Gradients, Shape, Tape, Tensor
 
 __all__ = ["Kernel", "scaled_dot_product"]
@@ -18,6 +18,7 @@ Kernel = Literal["cudnn", "flash", "efficient", "math"]
 
 QUERY: Shape = ("b", "heads", "s", "d")
 KEY: Shape = ("b", "kv", "s", "d")
+SCORES: Shape = ("b", "heads", "s", "s")
 STAT: Shape = ("b", "heads", "s")
 
 
@@ -116,4 +117,58 @@ def _efficient(tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None)
 
 
 def _math(tape: Tape, q: Tensor, k: Tensor, v: Tensor, grouped: bool, mask: Tensor | None) -> Tensor:
-    raise NotImplementedError
+    """_scaled_dot_product_attention_math: scaled copies of q and k, a causal mask, every probability kept.
+
+    It expands grouped keys and values, and its safe softmax looks for rows that are masked out whole.
+    """
+    width = q.itemsize
+    queries = ops.scale(tape, q, "scaled query")
+    bias = _causal_bias(tape, width) if mask is None else mask
+    keys = _expanded(tape, k) if grouped else k
+    values = _expanded(tape, v) if grouped else v
+    scores = ops.matmul(tape, queries, ops.scale(tape, keys, "scaled key"), SCORES, copies=(True, False))
+    weights = _safe_softmax(tape, scores)
+    del scores
+    out = ops.matmul(tape, weights, values, QUERY)
+    del keys, values, weights, queries, bias
+    return ops.clone(tape, out, copies_back=True)
+
+
+def _expanded(tape: Tape, x: Tensor) -> Tensor:
+    shape, itemsize = x.shape, x.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [tape.alloc(shape, itemsize, "grouped heads summed")]
+
+    return tape.op("grouped heads expanded", [x], QUERY, itemsize, backward)
+
+
+def _causal_bias(tape: Tape, itemsize: int) -> Tensor:
+    ones = tape.alloc(("s", "s"), 1, "causal bias")
+    lower = tape.alloc(("s", "s"), 1, "causal bias")
+    del ones
+    zero = tape.alloc((), itemsize, "causal bias")
+    lowest = tape.alloc((), itemsize, "causal bias")
+    bias = tape.alloc(("s", "s"), itemsize, "causal bias")
+    del lowest, zero, lower
+    return bias
+
+
+def _safe_softmax(tape: Tape, scores: Tensor) -> Tensor:
+    shape, itemsize = scores.shape, scores.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        out = tape.alloc(shape, itemsize, "softmax backward")
+        tape.alloc(shape, itemsize, "softmax backward product")
+        return [out]
+
+    node = tape.node("safe softmax", [scores], backward) if tape.wants_grad(scores) else None
+    out = tape.alloc(shape, itemsize, "safe softmax")
+    masked = tape.alloc(shape, 1, "safe softmax masked scores")
+    rows = tape.alloc(shape[:-1], 1, "safe softmax masked rows")
+    zero = tape.alloc((), itemsize, "safe softmax masked rows")
+    del zero, rows, masked
+    if node is not None:
+        out.node, out.requires_grad = node, True
+        tape.save(node, out)
+    return out

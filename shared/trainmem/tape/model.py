@@ -41,6 +41,11 @@ class Structure:
     windowed: bool = False
     batch_of_one: bool = False
 
+    @property
+    def unfused(self) -> bool:
+        """Whether attention is a chain of products, whose gradients come contiguous over heads."""
+        return self.attention == "eager" or self.kernel == "math"
+
 
 class Block:
     """The parameters of one block, or of the model outside blocks (prefix "")."""

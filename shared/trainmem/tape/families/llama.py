@@ -58,7 +58,7 @@ def _attention(
     model, tape = block.model, block.model.tape
     q = ops.heads_of(tape, block.linear(hidden, "self_attn.q_proj", "q"), QUERY, copies=True)
     k = ops.heads_of(tape, block.linear(hidden, "self_attn.k_proj", "kvd"), KEY, copies=True)
-    v = ops.heads_of(tape, block.linear(hidden, "self_attn.v_proj", "kvd"), KEY, copies=model.structure.attention == "eager")
+    v = ops.heads_of(tape, block.linear(hidden, "self_attn.v_proj", "kvd"), KEY, copies=model.structure.unfused)
     with tape.module("self_attn.rotary"):
         q, k = apply_rotary(tape, q, k, *tables)
     with tape.module("self_attn"):
