@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal
 
-from trainmem.estimate import Estimate, Timeline, estimate, timeline
-from trainmem.verdict import Verdict, verdict
-
 from trainmem.device import device
+from trainmem.estimate import Estimate, Timeline, estimate, notices, timeline
 from trainmem.job import JobError, TrainingJob
-from trainmem.model import Architecture, architecture_of, catalogue
+from trainmem.model import catalogue, resolve
+from trainmem.verdict import Verdict, verdict
 from trainmem.whiteboard import Whiteboard, whiteboard
 
 __all__ = ["Detail", "answer", "board", "known_model", "model_names", "one_step", "verdict_on"]
@@ -36,14 +35,7 @@ def verdict_on(job: TrainingJob, detail: Detail) -> Verdict:
 @lru_cache(maxsize=_KEPT)
 def board(job: TrainingJob) -> Whiteboard:
     """The whiteboard's sum for the job, and why real code needs more."""
-    return whiteboard(job, architecture(job))
-
-
-def architecture(job: TrainingJob) -> Architecture:
-    """The model of a job: its config's, or the catalogue's entry. Raises `JobError` for an unknown one."""
-    if job.config is not None:
-        return architecture_of(job.config, job.task)
-    return catalogue.find(job.model or "").architecture(job.task)
+    return whiteboard(job, resolve(job).architecture)
 
 
 @lru_cache(maxsize=64)
@@ -65,6 +57,6 @@ def known_model(name: str) -> catalogue.Entry | None:
         return None
 
 
-def notices(job: TrainingJob) -> tuple[str, ...]:
-    """The three things to notice on the clock."""
-    return ("one", "two", "three")
+def three_things(job: TrainingJob) -> tuple[str, str, str]:
+    """What to notice in one step of the job, first and later, in words."""
+    return notices(one_step(job, True), one_step(job), job.checkpointing != "none")

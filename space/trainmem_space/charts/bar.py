@@ -66,9 +66,10 @@ def _lines(lines: Sequence[CapacityLine], axis_bytes: int) -> str:
     stems, labels = [], []
     for row, line in enumerate(sorted(lines, key=lambda line: line.at_bytes)):
         at = share(line.at_bytes, axis_bytes)
-        flags = {"dashed": line.dashed, "chosen": line.chosen, "flip": at > 0.5}
+        flags = {"dashed": line.dashed, "chosen": line.chosen}
         kind = " ".join(flag for flag, on in flags.items() if on)
-        place = f'style="left:{percent(at)};--row:{row}"'
+        # The style sheet shifts a label left by this share of its own width too: it stays inside the chart.
+        place = f'style="--at:{percent(at)};--row:{row}"'
         stems.append(f'<div class="tm-line {kind}" {place}></div>')
         labels.append(f'<div class="tm-label {kind}" {place}>{escape(line.label)}</div>')
     # Labels after all stems, so that a stem passes behind a label in its way.

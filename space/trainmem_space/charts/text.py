@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from html import escape
 
-from trainmem.units import format_gib
+from trainmem.units import MIB, format_bytes, format_gib
 
 __all__ = ["escape", "percent", "size", "tick", "words"]
 
 
+_SMALL_BYTES = 10 * MIB
+
+
 def size(size_bytes: int | None) -> str:
-    """A size in GiB with three significant digits, the exact bytes on hover; a dash where there is none."""
+    """A size in GiB with three significant digits, the exact bytes on hover; a dash where there is none.
+
+    What would be all zeros in GiB is given in MiB or KiB.
+    """
     if size_bytes is None:
         return '<span class="tm-num">–</span>'
-    return f'<span class="tm-num" title="{size_bytes:,} bytes">{format_gib(size_bytes)}</span>'
+    small = 0 < size_bytes < _SMALL_BYTES
+    text = format_bytes(size_bytes) if small else format_gib(size_bytes)
+    return f'<span class="tm-num" title="{size_bytes:,} bytes">{text}</span>'
 
 
 def tick(size_bytes: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import gradio as gr
 
-from trainmem.device import DEVICES, device
+from trainmem.device import device, devices
 from trainmem.hub import fetch_config, is_hub_id
 from trainmem.job import TrainingJob
 from trainmem_space import answers
@@ -116,6 +116,7 @@ def _form(values: dict[str, Any]) -> dict[str, gr.components.Component]:
     with gr.Accordion("Paste a config.json", open=False, elem_classes="tm-fold"):
         controls["config"] = gr.Textbox(
             values["config"],
+            label=FORM["config"].label,
             show_label=False,
             lines=4,
             max_lines=12,
@@ -123,7 +124,7 @@ def _form(values: dict[str, Any]) -> dict[str, gr.components.Component]:
             elem_id="lever-config",
         )
     controls["device"] = gr.Dropdown(
-        [(device.title.removeprefix("NVIDIA "), device.name) for device in DEVICES],
+        [(machine.title.removeprefix("NVIDIA "), machine.name) for machine in devices()],
         value=values["device"],
         label=FORM["device"].label,
         elem_id="lever-device",
@@ -188,11 +189,12 @@ def _connect(page: _Page, shell: Shell) -> None:
         [page.form["model"].input],
         _named,
         [page.session, *controls],
-        [page.form["config"], *page.answer],
+        [page.form["config"], page.form["task"], *page.answer],
         **quick,
     ).then(**exact)
     gr.on(
-        [page.form["config"].input],
+        # Not ``input``: Gradio 6.31 drops a Textbox's first, which is the paste.
+        [page.form["config"].change],
         _pasted,
         [page.session, *controls],
         [page.form["model"], *page.answer],
@@ -211,7 +213,9 @@ def _shown(session: Session, job: TrainingJob, detail: answers.Detail) -> Views:
     """The verdict, the bars, the table and the link for a job. Raises `ValueError` for one that cannot be."""
     estimate = answers.answer(job, detail).to_json()
     return (
-        verdict_view(estimate, answers.verdict_on(job, detail), described=described(job, None)),
+        verdict_view(
+            estimate, answers.verdict_on(job, detail), described=described(job, None), detail=detail
+        ),
         comparison_view(session, job, detail),
         breakdown_view(estimate, answers.board(job)),
         f'<p class="tm-actions"><a href="{escape(link_to(job))}">Link to this scenario</a></p>',
@@ -238,6 +242,10 @@ def _answered(session: Session, find: Callable[[], TrainingJob]) -> list[Any]:
     return [error_line(message, lever_of_error(message)), *[gr.skip()] * 6]
 
 
+def _good(found: list[Any]) -> bool:
+    return found[0] == error_line(None)
+
+
 def _form_values(values: tuple[Any, ...]) -> dict[str, Any]:
     return dict(zip(FORM, values, strict=True))
 
@@ -262,14 +270,18 @@ def _named(session: Session, *values: Any) -> list[Any]:
             form["config"] = json.dumps(fetch_config(form["model"]), indent=1)
     except ValueError as error:
         return [gr.skip(), gr.skip(), error_line(str(error), "model"), *[gr.skip()] * 6]
-    return [form["config"], form["task"], *_answered(session, lambda: _job(form))]
+    found = _answered(session, lambda: _job(form))
+    return [*([form["config"], form["task"]] if _good(found) else [gr.skip()] * 2), *found]
 
 
 def _pasted(session: Session, *values: Any) -> list[Any]:
     """A config was pasted or emptied: it takes the model's place, or gives it back."""
     form = _form_values(values)
+    if form["config"] == form_from_job(session.job)["config"]:
+        return [gr.skip()] * 8
     form["model"] = PASTED if form["config"].strip() else DEFAULT_JOB.model
-    return [form["model"], *_answered(session, lambda: _job(form))]
+    found = _answered(session, lambda: _job(form))
+    return [form["model"] if _good(found) else gr.skip(), *found]
 
 
 def _pressed(session: Session, event: gr.EventData) -> list[Any]:

@@ -25,12 +25,16 @@ def build(shell: Shell) -> None:
         about = view(_about(DEFAULT_JOB), elem_id="clock-job")
         with gr.Row(elem_classes="tm-toggles"):
             first_step = gr.Radio(
-                [("a later step", False), ("the first step", True)], value=False, label="Step"
+                [("a later step", False), ("the first step", True)],
+                value=False,
+                label="Step",
+                elem_id="clock-step",
             )
             checkpointing = gr.Radio(
                 [("as set", "as set"), ("none", "none"), ("full", "full")],
                 value="as set",
                 label="Checkpointing",
+                elem_id="clock-checkpointing",
             )
         clock = view(_clock(DEFAULT_JOB, False, "as set"), elem_id="clock", script="clock")
     quick: dict[str, Any] = {
@@ -71,7 +75,7 @@ def _clock(job: TrainingJob, first_step: bool, checkpointing: str) -> str:
         job = job.with_(checkpointing=checkpointing)
     step = answers.one_step(job, first_step)
     limit = next((line for line in capacity_lines(job.device) if line.chosen), None)
-    return clock_view(step, limit, answers.notices(job))
+    return clock_view(step, limit, answers.three_things(job))
 
 
 def _about(job: TrainingJob) -> str:

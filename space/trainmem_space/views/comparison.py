@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from trainmem.device import DEVICES, Device, device
+from trainmem.device import Device, device, devices
 from trainmem.job import TrainingJob
 from trainmem.units import GB, format_gib
 from trainmem_space import answers
@@ -18,6 +18,7 @@ __all__ = ["capacity_lines", "comparison_view", "described"]
 # The lesson's own machines are always drawn, whatever machine is chosen.
 LESSON_DEVICES = ("h100-80gb", "spark")
 
+_LESSON_NOTES = {"spark": ("the lesson draws it at 128 and, after the OS, at 118 GiB",)}
 _TOLD = ("model", "micro_batch", "sequence_length", "precision", "optimizer", "attention", "checkpointing")
 
 
@@ -29,13 +30,17 @@ def comparison_view(session: Session, job: TrainingJob, detail: answers.Detail) 
     pin = '<button type="button" data-action="pin"{}>Pin this scenario</button>'.format(
         " disabled" if full else ""
     )
-    return f'<h2>At the peak</h2>{bars(rows, capacity_lines(job.device))}<p class="tm-actions">{pin}</p>'
+    notes = "; ".join((*device(job.device).notes[:2], *_LESSON_NOTES.get(device(job.device).name, ())))
+    return (
+        f"<h2>At the peak</h2>{bars(rows, capacity_lines(job.device))}"
+        f'<p class="tm-actions">{pin}</p>{_note(notes)}'
+    )
 
 
 def capacity_lines(chosen: str) -> list[CapacityLine]:
     """Lines for the lesson's machines and the chosen one, named with what is sold and what is there."""
     picked = device(chosen)
-    shown = [machine for machine in DEVICES if machine is picked or machine.name in LESSON_DEVICES]
+    shown = [machine for machine in devices() if machine is picked or machine.name in LESSON_DEVICES]
     return [line for machine in shown for line in _machine(machine, chosen=machine is picked)]
 
 
@@ -43,18 +48,20 @@ def _machine(machine: Device, *, chosen: bool) -> list[CapacityLine]:
     name = machine.title.removeprefix("NVIDIA ").partition(" (")[0]
     sold = f"{machine.marketed_bytes / GB:.0f} GB"
     named = name if sold.replace(" ", "") in name.replace(" ", "") else f"{name} {sold}"
-    shared = machine.usable_bytes != machine.visible_bytes
-    lines = [
-        CapacityLine(
-            label=f"{named} · {format_gib(machine.visible_bytes)}",
-            at_bytes=machine.visible_bytes,
-            chosen=chosen and not shared,
-        )
-    ]
-    if shared:
-        label = f"{name} after the OS · {format_gib(machine.usable_bytes)}"
-        lines.append(CapacityLine(label=label, at_bytes=machine.usable_bytes, dashed=True, chosen=chosen))
-    return lines
+    visible = CapacityLine(
+        label=f"{named} · {format_gib(machine.visible_bytes)}", at_bytes=machine.visible_bytes
+    )
+    if chosen and machine.cuda:
+        # What the verdict compares with: the context lies outside the allocator that the bars show.
+        taken = "the OS and the context" if machine.os_share_bytes else "the context"
+        at = machine.allocator_limit_bytes
+    elif machine.os_share_bytes:
+        taken, at = "the OS", machine.usable_bytes
+    else:
+        return [visible]
+    label = f"{name} after {taken} · {format_gib(at)}"
+    dashed = machine.os_share_bytes > 0
+    return [visible, CapacityLine(label=label, at_bytes=at, dashed=dashed, chosen=chosen)]
 
 
 def described(job: TrainingJob, beside: TrainingJob | None) -> str:
@@ -74,6 +81,10 @@ def described(job: TrainingJob, beside: TrainingJob | None) -> str:
             words = {key: text for text, key in form[name].choices}
             parts.append(f"{form[name].label.lower()} {words.get(value, value)}")
     return ", ".join(parts) or "this scenario"
+
+
+def _note(text: str) -> str:
+    return f'<p class="tm-note">{escape(text[0].upper() + text[1:])}.</p>' if text else ""
 
 
 def _now(session: Session, job: TrainingJob, detail: answers.Detail) -> Bar:

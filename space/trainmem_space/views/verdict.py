@@ -6,23 +6,26 @@ from html import escape
 from typing import Any
 
 from trainmem.verdict import Verdict
-
 from trainmem_space.charts.text import size
 
 __all__ = ["error_line", "verdict_view"]
 
 
-def verdict_view(estimate: dict[str, Any], verdict: Verdict, *, described: str) -> str:
+def verdict_view(estimate: dict[str, Any], verdict: Verdict, *, described: str, detail: str) -> str:
     """What an engineer with ten seconds reads. ``described`` is the job in words, shown where no form is."""
     state = {True: "fits", False: "short", None: "unsure"}[verdict.fits]
     reserved = estimate["peak_reserved_bytes"]
     held = f", {size(reserved)} reserved" if reserved is not None else ""
     error = estimate["typical_error"]
-    typical = "" if error is None else f" Typical error of such a figure: {error:.1%}."
+    typical = (
+        f"Measured rows like it are {error:.1%} off at the median."
+        if error < 1
+        else "No measured row is like it yet."
+    )
     peak = size(estimate["peak_allocated_bytes"])
     parts = [
         f'<p class="tm-sentence">{escape(verdict.sentence)}</p>',
-        f"<p>Peak {peak} allocated{held}: {escape(estimate['peak_instant'])}.{typical}</p>",
+        f"<p>Peak {peak} allocated{held}: {escape(estimate['peak_instant'])}. {typical}</p>",
     ]
     if verdict.cheapest_lever is not None:
         sentence = escape(verdict.cheapest_lever[0])
@@ -31,7 +34,10 @@ def verdict_view(estimate: dict[str, Any], verdict: Verdict, *, described: str) 
         )
     parts.append(f'<p class="tm-job">{escape(described)}</p>')
     parts += [f'<p class="tm-note">{escape(warning)}</p>' for warning in estimate["warnings"]]
-    return f'<section class="tm-verdict {state}" aria-live="polite">{"".join(parts)}</section>'
+    return (
+        f'<section class="tm-verdict {state}" data-detail="{detail}" aria-live="polite">'
+        f"{''.join(parts)}</section>"
+    )
 
 
 def error_line(message: str | None, lever: str | None = None) -> str:
