@@ -41,6 +41,20 @@ def adafactor_elements(shape: tuple[int, ...]) -> int:
     return prod(shape[:-2]) * (shape[-2] + shape[-1])
 
 
+_NAMES: dict[Optimizer, str] = {
+    "adamw": "AdamW's two moments",
+    "adamw_fused": "AdamW's two moments",
+    "adamw_loop": "AdamW's two moments",
+    "adamw8bit": "8-bit AdamW's two moments",
+    "paged_adamw8bit": "paged 8-bit AdamW's two moments",
+    "lion8bit": "8-bit Lion's momentum",
+    "sgd": "SGD's state",
+    "sgd_momentum": "SGD's momentum",
+    "adafactor": "Adafactor's rows and columns",
+    "muon": "Muon's momentum",
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerState:
     """Bytes in device memory, bytes in managed memory outside torch's allocator, and how they are counted."""
@@ -121,7 +135,7 @@ def optimizer_terms(job: TrainingJob, architecture: Architecture) -> Iterator[Te
     recipe, ranks = recipe_of(job), shares(job.sharding).optimizer
     shapes = trainable_shapes(architecture, job.lora)
     state = optimizer_state(job.optimizer, shapes, recipe.state_bytes)
-    name = f"{job.optimizer.replace('_', ' ')} state"
+    name = _NAMES[job.optimizer]
     if offload_leaves_device(job):
         where = "host memory" if job.sharding.offload == "cpu" else "an NVMe disk"
         held = -(-(state.device_bytes + state.managed_bytes) // ranks)
