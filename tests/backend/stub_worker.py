@@ -41,7 +41,7 @@ def act(options, message, say):
     if message["trial"]["job"] and options.get("per_batch"):
         peak = options["per_batch"] * message["trial"]["job"]["micro_batch"]
     measured = {"peak_allocated_bytes": peak, "peak_reserved_bytes": peak + 512}
-    measured |= {"passes": message["trial"]["passes"], "options": options}
+    measured |= {name: message["trial"][name] for name in ("passes", "untimed_because")}
     if options.get("per_batch") and peak > message["cap_bytes"]:
         kind = "oom"
     match kind:

@@ -22,6 +22,10 @@ from trainmem_backend.measure.trial import Trial
 GIB = 1 << 30
 
 
+def searching(peak, capacity):
+    return Search(fits_in=lambda b, room: peak(b) <= room, peak_bytes=peak, capacity_bytes=capacity)
+
+
 def drive(search, truth, capacity):
     """Run a search against a machine whose true peak is ``truth(batch)``."""
     trials = search.trials()
@@ -48,9 +52,9 @@ def test_the_search_is_proved_in_four_trials_when_the_prediction_is_good(fixed, 
     def predicted(batch):
         return round(truth(batch) * (1 + error * 0.05))
 
-    search = drive(Search(peak_bytes=predicted, capacity_bytes=capacity * GIB), truth, capacity * GIB)
+    search = drive(searching(predicted, capacity * GIB), truth, capacity * GIB)
     assert len(search.tried) <= MOST_TRIALS
-    best = predicted_largest(truth, capacity * GIB)
+    best = predicted_largest(lambda batch: truth(batch) <= capacity * GIB)
     assert search.fits <= best
     if slope >= 256:
         assert search.closed
@@ -68,21 +72,19 @@ def test_a_bad_prediction_still_ends_in_four_trials_and_never_claims_too_much(fi
     def truth(batch):
         return fixed * GIB + slope * (batch << 20)
 
-    search = drive(
-        Search(peak_bytes=lambda b: round(truth(b) * (1 + error)), capacity_bytes=capacity * GIB),
-        truth,
-        capacity * GIB,
-    )
+    def predicted(batch):
+        return round(truth(batch) * (1 + error))
+
+    search = drive(searching(predicted, capacity * GIB), truth, capacity * GIB)
+    best = predicted_largest(lambda batch: truth(batch) <= capacity * GIB)
     assert len(search.tried) <= MOST_TRIALS
-    assert search.fits <= predicted_largest(truth, capacity * GIB)
+    assert search.fits <= best
     if search.closed:
-        assert search.fits == predicted_largest(truth, capacity * GIB)
+        assert search.fits == best
 
 
 def test_a_model_of_which_not_even_one_sample_fits():
-    search = drive(
-        Search(peak_bytes=lambda b: 200 * GIB, capacity_bytes=118 * GIB), lambda b: 200 * GIB, 118 * GIB
-    )
+    search = drive(searching(lambda b: 200 * GIB, 118 * GIB), lambda b: 200 * GIB, 118 * GIB)
     assert search.to_json()["largest_micro_batch"] is None
     assert search.closed
     assert len(search.tried) == 1

@@ -56,7 +56,10 @@ def harness(tmp_path):
         runner = Runner(
             RunFolder(tmp_path / folder, boot=boot),
             Settings(**settings),
-            predictor=Predictor(ask=ask),
+            predictor=Predictor(
+                ask=lambda job: (ask(job), ask(job) is not None),
+                ask_fits=lambda job, capacity: ask(job) <= capacity,
+            ),
             nvml=Nvml(nvml or FakeLibrary()),
             worker_command=STUB,
             **({"meminfo": meminfo} if meminfo else {}),
@@ -221,7 +224,7 @@ def test_times_are_left_out_where_they_would_mean_nothing(harness):
     held, folder = harness(folder="held", capacity_bytes=50 * GIB, capacity_text="50GiB")
     held.run([timed])
     assert rows_of(folder)[0]["measured"]["passes"] == ["memory"]
-    assert "stand in" in rows_of(folder)[0]["measured"]["options"]["untimed_because"]
+    assert "stand in" in rows_of(folder)[0]["measured"]["untimed_because"]
 
 
 def test_a_stand_in_says_what_it_stood_in_for(harness):

@@ -189,7 +189,4 @@ class Attempts:
             )
         elif beside and "timing" in trial.passes:
             why = "ran beside other trials"
-        if why is None:
-            return trial
-        passes = tuple(name for name in trial.passes if name != "timing")
-        return trial.with_(passes=passes, options={**trial.options, "untimed_because": why})
+        return trial if why is None else trial.untimed(why)

@@ -24,7 +24,10 @@ def find_largest(trial: Trial, attempts: Attempts) -> list[dict[str, Any]]:
     def peak(batch: int) -> int:
         return attempts.predictor.peak_bytes(job.with_(micro_batch=batch)) or 0
 
-    search = Search(peak_bytes=peak, capacity_bytes=cap.cap_bytes)
+    def fits_in(batch: int, capacity_bytes: int) -> bool:
+        return bool(attempts.predictor.fits(job.with_(micro_batch=batch), capacity_bytes))
+
+    search = Search(fits_in=fits_in, peak_bytes=peak, capacity_bytes=cap.cap_bytes)
     rows: list[dict[str, Any]] = []
     trials = search.trials()
     batch = next(trials, None)

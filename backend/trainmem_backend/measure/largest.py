@@ -12,21 +12,19 @@ MOST_TRIALS = 4
 _MOST_BATCHES = 1 << 16
 
 
-def predicted_largest(peak_bytes: Callable[[int], int], capacity_bytes: int) -> int:
-    """The largest micro batch whose predicted peak is within ``capacity_bytes``; 0 where not even one
-    is.
+def predicted_largest(fits: Callable[[int], bool]) -> int:
+    """The largest micro batch that is predicted to fit; 0 where not even one is.
 
-    Assumes what every rung keeps: the peak never falls when the batch grows. Asks a handful of
-    predictions, no machine.
+    Assumes that what fits still fits with a smaller batch. Asks a handful of predictions, no machine.
     """
-    if peak_bytes(1) > capacity_bytes:
+    if not fits(1):
         return 0
     low, high = 1, 2
-    while high <= _MOST_BATCHES and peak_bytes(high) <= capacity_bytes:
+    while high <= _MOST_BATCHES and fits(high):
         low, high = high, high * 2
     while high - low > 1:
         middle = (low + high) // 2
-        if peak_bytes(middle) <= capacity_bytes:
+        if fits(middle):
             low = middle
         else:
             high = middle
@@ -39,13 +37,15 @@ class Search:
 
     Drive it with ``next()`` and ``send(measured_peak or None)``: it yields the batch to try, and is sent
     the measured peak where it fitted, None where it ran out of memory. After a trial that fitted, the
-    prediction is shifted by the difference seen there, so that a biased prediction costs one trial and
-    not one for every step it is off.
+    capacity asked about is lessened by how much the prediction was short there, so that a biased
+    prediction costs one trial and not one for every batch it is off.
     """
 
+    fits_in: Callable[[int, int], bool]
     peak_bytes: Callable[[int], int]
     capacity_bytes: int
     tried: list[tuple[int, bool]] = field(default_factory=list)
+    predicted: int = 0
 
     @property
     def fits(self) -> int:
@@ -64,18 +64,22 @@ class Search:
 
     def trials(self) -> Generator[int, int | None, None]:
         """The batches to try, one after the other."""
-        shift = 0
-        batch = max(1, predicted_largest(self.peak_bytes, self.capacity_bytes))
+        self.predicted = self._guess(0)
+        batch = max(1, self.predicted)
+        short = 0
         while len(self.tried) < MOST_TRIALS and not self.closed:
             measured = yield batch
             self.tried.append((batch, measured is not None))
             if measured is not None:
-                shift = measured - self.peak_bytes(batch)
-            batch = self._next(shift)
+                short = measured - self.peak_bytes(batch)
+            batch = self._next(short)
 
-    def _next(self, shift_bytes: int) -> int:
+    def _guess(self, short_bytes: int) -> int:
+        return predicted_largest(lambda batch: self.fits_in(batch, self.capacity_bytes - short_bytes))
+
+    def _next(self, short_bytes: int) -> int:
         fails = self.fails
-        guess = predicted_largest(lambda batch: self.peak_bytes(batch) + shift_bytes, self.capacity_bytes)
+        guess = self._guess(short_bytes)
         if fails is None:
             # All fitted so far: aim at the first that should fail.
             return max(guess, self.fits) + 1
@@ -87,6 +91,6 @@ class Search:
             "largest_micro_batch": self.fits or None,
             "fails_at_micro_batch": self.fails,
             "proved": self.closed,
-            "predicted_micro_batch": predicted_largest(self.peak_bytes, self.capacity_bytes),
+            "predicted_micro_batch": self.predicted,
             "trials": [{"micro_batch": batch, "fitted": fitted} for batch, fitted in self.tried],
         }

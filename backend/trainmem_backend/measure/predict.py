@@ -1,37 +1,75 @@
-"""What the harness asks of the prediction: a peak for a job, to guard it and to aim the batch search."""
+"""What the harness asks of the prediction: a peak to guard a job with, and whether a batch would fit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from trainmem.job import JobError, TrainingJob
+from trainmem.allocator import replay
+from trainmem.estimate import estimate
+from trainmem.job import TrainingJob
+from trainmem.model import resolve
+from trainmem.tape import record
 
 __all__ = ["Predictor"]
 
 
-def _tape_peak(job: TrainingJob) -> int | None:
-    from trainmem.estimate import estimate
+def _peak(job: TrainingJob) -> tuple[int | None, bool]:
+    try:
+        answer = estimate(job)
+    except Exception:
+        # A prediction that breaks must not keep the truth from being measured.
+        return None, False
+    return answer.peak_allocated_bytes, answer.engine == "tape"
 
-    return estimate(job, engine="tape").peak_allocated_bytes
+
+@lru_cache(maxsize=16)
+def _events(text: str, job: TrainingJob) -> tuple[int, ...]:
+    return tuple(record(job, resolve(job).architecture).events)
+
+
+def _fits(job: TrainingJob, capacity_bytes: int) -> bool | None:
+    try:
+        events = _events(repr(job), job)
+    except Exception:
+        return None
+    return replay(events, capacity_bytes=capacity_bytes).oom is None
 
 
 @dataclass(kw_only=True, slots=True)
 class Predictor:
-    """Predicted allocated peaks, remembered; None for a job that the engine does not know."""
+    """The tape's answers, remembered. ``ask`` and ``ask_fits`` are replaced by tests.
 
-    engine: str = "tape"
-    ask: Callable[[TrainingJob], int | None] = _tape_peak
-    _known: dict[str, int | None] = field(default_factory=dict)
+    ``ask`` answers a peak and whether the engine itself gave it: where the tape does not know a family
+    or a lever the whiteboard's sum takes its place, which is good enough to seat trials beside each
+    other and too rough to refuse one.
+    """
 
-    def peak_bytes(self, job: TrainingJob | None) -> int | None:
-        """The predicted peak of one steady step."""
+    ask: Callable[[TrainingJob], tuple[int | None, bool]] = _peak
+    ask_fits: Callable[[TrainingJob, int], bool | None] = _fits
+    _known: dict[str, tuple[int | None, bool]] = field(default_factory=dict)
+
+    def _answer(self, job: TrainingJob | None) -> tuple[int | None, bool]:
         if job is None:
-            return None
+            return None, False
         name = repr(job)
         if name not in self._known:
-            try:
-                self._known[name] = self.ask(job)
-            except (JobError, ImportError, NotImplementedError):
-                self._known[name] = None
+            self._known[name] = self.ask(job)
         return self._known[name]
+
+    def peak_bytes(self, job: TrainingJob | None) -> int | None:
+        """The predicted allocated peak of a steady step; None for what the tape does not know."""
+        peak, sure = self._answer(job)
+        return peak if sure else None
+
+    def rough_bytes(self, job: TrainingJob | None) -> int | None:
+        """The same, or the whiteboard's sum."""
+        return self._answer(job)[0]
+
+    def fits(self, job: TrainingJob, capacity_bytes: int) -> bool | None:
+        """Whether the allocator gets through the steps with so many bytes to reserve; None when unknown.
+
+        More than the peak against the capacity: free memory in pieces too small is no memory.
+        """
+        return self.ask_fits(job, capacity_bytes)

@@ -111,7 +111,7 @@ class Runner:
                     group,
                     overlap=self._settings.overlap,
                     room=Room(attempts.crew.cap().cap_bytes),
-                    predicted_bytes=lambda trial: self._predictor.peak_bytes(trial.job),
+                    predicted_bytes=lambda trial: self._predictor.rough_bytes(trial.job),
                     run=lambda trial, alone: self._rows(trial, attempts, beside=True, keep_oom=alone),
                     late=late,
                 )

@@ -35,6 +35,7 @@ class Trial:
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     ranks: int = 1
     forced: bool = False
+    untimed_because: str | None = None
 
     def __post_init__(self) -> None:
         # A row must be readable without the catalogue of the version that measured it.
@@ -73,6 +74,13 @@ class Trial:
             return self
         return replace(self, job=self.job.with_(device=device))
 
+    def untimed(self, why: str) -> Trial:
+        """The trial without its timing pass; its row says why there are no times."""
+        if "timing" not in self.passes:
+            return self
+        passes = tuple(name for name in self.passes if name != "timing")
+        return replace(self, passes=passes, untimed_because=why)
+
     def with_(self, **changes: Any) -> Trial:
         """The same trial with some fields changed."""
         return replace(self, **changes)
@@ -88,6 +96,7 @@ class Trial:
             "options": dict(self.options),
             "ranks": self.ranks,
             "forced": self.forced,
+            "untimed_because": self.untimed_because,
         }
 
     @classmethod

@@ -5,28 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainmem.device import Device, devices
 from trainmem.job import JobError
 from trainmem.results.flops import step_flops
 from trainmem.results.row import MeasuredRow
 from trainmem.units import format_gib
 
-__all__ = ["CANARY_SHARE", "HEALTHY_BF16_TFLOPS", "PEAK_TFLOPS", "refusals", "throughput_doubt"]
+__all__ = ["CANARY_SHARE", "HEALTHY_BF16_TFLOPS", "device_of_gpu", "refusals", "throughput_doubt"]
 
-PEAK_TFLOPS: dict[str, float] = {
-    "H200": 989.5,
-    "H100": 989.5,
-    "A100": 312.0,
-    "GB10": 125.0,
-    "L4": 121.0,
-    "L40S": 362.0,
-    "RTX 4090": 165.2,
-    "RTX 5090": 209.5,
-}
-"""Dense bf16 TFLOP/s of NVIDIA's data sheets, by a word in the GPU's name: the ceiling of any training
-here. GB10 is sold by its sparse fp4 rate, 1 PFLOP/s; dense bf16 is an eighth of it."""
-
-HEALTHY_BF16_TFLOPS: dict[str, float] = {"GB10": 91.6, "H200": 780.0}
-"""What a large bf16 matrix product sustains on a machine in good order, by a word in the GPU's name.
+HEALTHY_BF16_TFLOPS: dict[str, float] = {"spark": 91.6, "h200": 780.0}
+"""What a large bf16 matrix product sustains on a machine in good order, by the device's name.
 GB10: measured over 6.5 h on a public machine, against 36.5 stuck in a low-power state. H200: 769 to 798
 measured."""
 
@@ -36,8 +24,21 @@ CANARY_SHARE = 0.8
 _PHASES = ("forward", "backward", "optimizer")
 
 
-def _of_gpu(table: Mapping[str, float], gpu: str) -> float | None:
-    return next((value for name, value in table.items() if name.lower() in gpu.lower()), None)
+def device_of_gpu(gpu: str) -> Device | None:
+    """The device whose name or alias is in the driver's name of the GPU ("NVIDIA GB10"); the longest wins."""
+    words = gpu.casefold().replace(" ", "-")
+    found = [
+        (len(name), device)
+        for device in devices()
+        for name in (device.name, *device.aliases)
+        if name in words
+    ]
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _healthy_tflops(gpu: str) -> float | None:
+    device = device_of_gpu(gpu)
+    return HEALTHY_BF16_TFLOPS.get(device.name) if device is not None else None
 
 
 def refusals(row: MeasuredRow) -> list[str]:
@@ -104,9 +105,10 @@ def _speed_refusals(row: MeasuredRow) -> Iterator[str]:
         return
     if row.environment.get("capacity_text"):
         yield "throughput: given, though the machine stood in for another; such rows carry memory only"
-    peak = _of_gpu(PEAK_TFLOPS, str(row.environment.get("gpu")))
-    if peak is None or row.job is None:
+    device = device_of_gpu(str(row.environment.get("gpu")))
+    if device is None or device.bf16_flops_per_second is None or row.job is None:
         return
+    peak = device.bf16_flops_per_second / 1e12
     try:
         rate = step_flops(row.job) / seconds / 1e12
     except JobError:
@@ -122,7 +124,7 @@ def throughput_doubt(row: MeasuredRow) -> str | None:
     """Why the row's times say little although its memory figures stand; None where nothing speaks against
     them."""
     throughput = row.measured.get("throughput") or {}
-    healthy = _of_gpu(HEALTHY_BF16_TFLOPS, str(row.environment.get("gpu")))
+    healthy = _healthy_tflops(str(row.environment.get("gpu")))
     seen = [
         value for value in (throughput.get("canary_tflops") or {}).values() if isinstance(value, int | float)
     ]
