@@ -89,6 +89,13 @@ def test_wrong_says_by_how_much():
     assert grade(question, "26").message.startswith("26 GiB is off, 2 times too much.")
 
 
+def test_a_bare_number_of_parameters_is_asked_back():
+    question = by_name("adapters.model").question(0)
+    assert grade(question, "42").verdict == "unreadable"
+    assert grade(question, "1 byte").verdict == "unreadable"
+    assert "more than a thousand times too little" in grade(question, "1000").message
+
+
 def test_choices_take_letters_and_numbers():
     question = by_name("levers.price").question(0)
     assert grade(question, "c").correct

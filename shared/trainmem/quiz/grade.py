@@ -11,6 +11,9 @@ from trainmem.quiz.question import ChoiceKey, NumericKey, Question, Rubric
 
 __all__ = ["Grade", "Verdict", "grade", "grade_spoken", "key_text", "skipped", "tolerance_text"]
 
+_FEWEST_PARAMETERS = 1000
+"""Fewer parameters than this were meant in millions or billions."""
+
 Verdict = Literal["right", "slip", "wrong", "unreadable", "skipped"]
 
 
@@ -41,6 +44,8 @@ def key_text(question: Question) -> str:
 
 def tolerance_text(key: NumericKey) -> str:
     """How close an answer must be, said beside the field."""
+    if key.unit == "parameters":
+        return f"such as 42M or 7B, within {key.tolerance:.0%}"
     if key.tolerance == 0:
         return f"in {key.unit}, exact" if key.unit not in ("count", "times") else "exact"
     within = f"within {key.tolerance:.0%}"
@@ -70,6 +75,8 @@ def _numeric(key: NumericKey, answer: str) -> Grade:
         value = parse(answer, key.unit)
     except AnswerError as error:
         return Grade(verdict="unreadable", message=f"Not read: {error}.", quality=0)
+    if key.unit == "parameters" and 0 < value < _FEWEST_PARAMETERS:
+        return Grade(verdict="unreadable", message="Not read: say 42M, 7B or the number in full.", quality=0)
     shown = show(key.value, key.unit)
     if key.accepts(value):
         return Grade(verdict="right", message=f"Right: {shown}.", quality=5)
@@ -78,15 +85,18 @@ def _numeric(key: NumericKey, answer: str) -> Grade:
             return Grade(
                 verdict="slip", message=f"{slip.why} The answer is {shown}.", quality=2, slip=slip.name
             )
-    ratio = value / key.value if key.value else 0
     given = show(value, key.unit) if in_unit(abs(value), key.unit) < 1e15 else "that"
-    if ratio <= 0:
-        by = ""
-    elif ratio > 1:
-        by = f", {ratio:.3g} times too much"
-    else:
-        by = f", {1 / ratio:.3g} times too little"
+    by = _how_far(value / key.value) if key.value else ""
     return Grade(verdict="wrong", message=f"{given} is off{by}. The answer is {shown}.", quality=1)
+
+
+def _how_far(ratio: float) -> str:
+    if ratio <= 0:
+        return ""
+    times, direction = (ratio, "much") if ratio > 1 else (1 / ratio, "little")
+    if times >= 1000:
+        return f", more than a thousand times too {direction}"
+    return f", {times:.3g} times too {direction}"
 
 
 def _choice(key: ChoiceKey, answer: str) -> Grade:
