@@ -1,0 +1,68 @@
+"""What decoders of Llama's kind share: embedding, rotary tables, a gated MLP, a last norm and the head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from trainmem.tape import ops
+from trainmem.tape.core import Tensor
+from trainmem.tape.families._decoder import (
+    causal_loss,
+    masks,
+    positions,
+    rms_norm,
+    run_blocks,
+    token_ids,
+)
+from trainmem.tape.model import Block, Model
+from trainmem.tape.rotary import rotary_tables
+
+__all__ = ["Norm", "Tables", "gated_mlp", "rotary_decoder"]
+
+Tables: TypeAlias = tuple[Tensor, Tensor]
+"""cos and sin."""
+
+Norm: TypeAlias = Callable[[Block, Tensor, str], Tensor]
+"""A norm by its module name."""
+
+
+def gated_mlp(block: Block, x: Tensor) -> Tensor:
+    """down_proj(act_fn(gate_proj(x)) * up_proj(x))."""
+    tape = block.model.tape
+    return block.linear(
+        ops.mul(
+            tape,
+            ops.silu(tape, block.linear(x, "mlp.gate_proj", "ff")),
+            block.linear(x, "mlp.up_proj", "ff"),
+        ),
+        "mlp.down_proj",
+        "h",
+    )
+
+
+def rotary_decoder(
+    model: Model,
+    block: Callable[..., Tensor],
+    *,
+    norm: Norm = rms_norm,
+    table_itemsize: int = 0,
+    table_width: str = "d",
+) -> Tensor:
+    """LlamaForCausalLM.forward with labels; ``block`` gets (block, hidden, tables, mask, positions).
+
+    ``table_itemsize``: bytes per element of cos and sin; 0 means those of the hidden states.
+    """
+    tape, outside = model.tape, model.outside
+    ids = token_ids(model)
+    embedded = ops.embedding(tape, ("b", "s"), outside.weight("embed_tokens.weight"), "h", ids)
+    at = positions(tape)
+    mask = masks(model)
+    tables = rotary_tables(tape, table_itemsize or embedded.itemsize, table_width)
+    hidden = run_blocks(model, embedded, block, tables, mask, at)
+    hidden = norm(outside, hidden, "norm")
+    del at, embedded, mask, tables
+    head = outside.weight("embed_tokens.weight" if model.structure.tied else "lm_head.weight")
+    with tape.filling("logits"), tape.module("lm_head"):
+        logits = ops.linear(tape, hidden, head, "v")
+    return causal_loss(model, logits)
