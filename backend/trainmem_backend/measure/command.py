@@ -140,7 +140,7 @@ def _trials(request: Request) -> list[Trial]:
     if not request.suites:
         raise ValueError(f"suite: missing; name one of all, {', '.join(SUITES)}, or give --job")
     trials = trials_of(list(request.suites))
-    if request.gpus > 1:
+    if request.gpus > 1 and {"sharded", "all"} & set(request.suites):
         trials += sharded.real_trials(request.gpus)
     if not request.times:
         trials = [trial.untimed("not asked for: --no-times") for trial in trials]

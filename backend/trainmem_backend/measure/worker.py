@@ -61,12 +61,15 @@ class Worker:
         """Measure the trial and say how it went."""
         from trainmem_backend.measure.guard.cap import Cap
         from trainmem_backend.measure.outcome import of_exception
+        from trainmem_backend.measure.ranks import start_others
         from trainmem_backend.measure.trial import Trial
 
         trial = Trial.from_json(message["trial"])
         self._cap_bytes = message.get("cap_bytes")
         if self._cap_bytes is not None:
             self._device.hold_to(Cap(cap_bytes=self._cap_bytes, reason=""))
+        if trial.ranks > 1:
+            start_others(message, trial.ranks, self._device.kind)
         try:
             measured = self._measure(trial)
         except Exception as error:
