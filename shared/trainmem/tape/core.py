@@ -193,6 +193,8 @@ class Tape:
         self.block = 0
         self.gradients: dict[str, Tensor] = {}
         self.accumulating = False
+        self.graph_attributes: list[Tensor] = []
+        """What autograd contexts hold beside saved tensors, until the loss lets go of the graph."""
         self._module = ""
         self._op = ""
         self._seq = 0

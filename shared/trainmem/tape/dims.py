@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
-from trainmem.job import TrainingJob
+from trainmem.job import Lora, TrainingJob
 from trainmem.model import Architecture
+from trainmem.model.lora import adapters
 from trainmem.tape.hardware import hardware
 
 __all__ = ["dimensions"]
@@ -42,6 +43,20 @@ def dimensions(job: TrainingJob, architecture: Architecture) -> dict[str, int]:
         "cublaslt_workspace": chip.cublaslt_workspace_bytes,
     }
     out.update(_parameter_sizes(architecture))
+    if job.lora is not None:
+        out["rank"] = job.lora.rank
+        out.update(_adapter_sizes(architecture, job.lora))
+    return out
+
+
+@lru_cache(maxsize=512)
+def _adapter_sizes(architecture: Architecture, lora: Lora) -> dict[str, int]:
+    out: dict[str, int] = {}
+    for parts in adapters(architecture, lora).blocks.values():
+        for adapter in parts:
+            module = adapter.parameter.name.removesuffix(".weight")
+            for letter, shape in zip("AB", adapter.shapes, strict=True):
+                out[f"p:{module}.lora_{letter}.weight"] = prod(shape)
     return out
 
 

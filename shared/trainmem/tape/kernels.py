@@ -13,6 +13,7 @@ from math import prod
 __all__ = [
     "cudnn_attention_backward_workspace",
     "efficient_attention_backward_workspace",
+    "nf4_scales",
     "partial_segment_offsets",
     "partial_segment_sums",
     "reduction_semaphores",
@@ -176,3 +177,8 @@ def scan_workspace(d: Dims, length: tuple[str, ...]) -> int:
     """
     tiles = -(-_size(d, length) // 128)
     return 16 * (tiles + 32) + 255
+
+
+def nf4_scales(d: Dims, numel: str) -> int:
+    """fp32 scales of an NF4 weight, one a block of 64 elements."""
+    return 4 * -(-d[numel] // 64)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainmem.tape import ops
+from trainmem.tape.adapters import base_linear, lora_linear
 from trainmem.tape.attention import Kernel
 from trainmem.tape.core import Tape, Tensor
 
@@ -31,7 +32,7 @@ class Structure:
     kernel: Kernel
     checkpointing: str
     loss: str
-    lora: tuple[str, ...] | None
+    lora: frozenset[str] | None
     adapter_itemsize: int
     quantization: str
     dropout: tuple[tuple[str, bool], ...]
@@ -40,6 +41,7 @@ class Structure:
     loss_scaling: bool
     windowed: bool = False
     batch_of_one: bool = False
+    input_gradients: bool = False
 
     @property
     def unfused(self) -> bool:
@@ -76,9 +78,34 @@ class Block:
     def linear(self, x: Tensor, name: str, features: str) -> Tensor:
         """A linear layer by its module name."""
         tape = self.model.tape
-        bias = self.weight(f"{name}.bias") if self.has(f"{name}.bias") else None
         with tape.module(name):
-            return ops.linear(tape, x, self.weight(f"{name}.weight"), features, bias)
+            if not self.adapted(name):
+                return self._base(x, name, features)
+            a, b = self.adapter(f"{name}.lora_A.weight"), self.adapter(f"{name}.lora_B.weight")
+            return lora_linear(tape, x, lambda: self._base(x, name, features), a, b, "rank", features)
+
+    def adapted(self, name: str) -> bool:
+        """Whether this layer has a LoRA adapter."""
+        lora = self.model.structure.lora
+        return lora is not None and f"{name}.weight" in lora and self.prefix != ""
+
+    def adapter(self, name: str) -> tuple[str, Tensor]:
+        """(full name, tensor) of a trainable adapter matrix."""
+        full = self.prefix + name
+        tensor = self._tensors.get(name)
+        if tensor is None:
+            model = self.model
+            tensor = model.tape.parameter(full, (f"p:{name}",), model.structure.adapter_itemsize)
+            self._tensors[name] = tensor
+        return full, tensor
+
+    def _base(self, x: Tensor, name: str, features: str) -> Tensor:
+        tape, quantization = self.model.tape, self.model.structure.quantization
+        bias = self.weight(f"{name}.bias") if self.has(f"{name}.bias") else None
+        if quantization != "none" and self.prefix:
+            original = self.model.structure.weight_itemsize
+            return base_linear(tape, x, f"{name}.weight", features, quantization, bias, original)
+        return ops.linear(tape, x, self.weight(f"{name}.weight"), features, bias)
 
     def layer_norm(self, x: Tensor, name: str) -> Tensor:
         """A LayerNorm by its module name."""

@@ -79,6 +79,7 @@ def compiled(structure: Structure) -> Program:
         held = None
     gradient = tape.alloc((), 4, "gradient of the loss")
     tape.backward(loss, gradient)
+    tape.graph_attributes.clear()
     del gradient, loss, held
     codes = list(tape.codes)
     gradients = {name: tensor.storage.key for name, tensor in tape.gradients.items() if tensor.storage}

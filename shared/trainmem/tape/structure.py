@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from trainmem.job import ACTIVATION_DTYPE_BYTES, TrainingJob
+from trainmem.job import ACTIVATION_DTYPE_BYTES, Lora, TrainingJob
 from trainmem.model import Architecture
+from trainmem.model.lora import adapters
 from trainmem.tape.attention import Kernel
 from trainmem.tape.families import FORWARD
 from trainmem.tape.hardware import hardware
@@ -46,6 +47,15 @@ def _names(architecture: Architecture) -> tuple[tuple[tuple[str, tuple[str, ...]
     return inside, tuple(p.name for p in outside)
 
 
+@lru_cache(maxsize=512)
+def adapted_weights(architecture: Architecture, lora: Lora | None) -> frozenset[str] | None:
+    """Names, relative to their block, of the weights that get an adapter; None without LoRA."""
+    if lora is None:
+        return None
+    found = adapters(architecture, lora)
+    return frozenset(a.parameter.name for parts in found.blocks.values() for a in parts)
+
+
 def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: bool = False) -> Structure:
     """All of a job that decides the order of its events; ``accumulating``: gradients exist already."""
     if architecture.family not in FORWARD:
@@ -68,7 +78,7 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
         kernel=attention_kernel(job, architecture),
         checkpointing=job.checkpointing,
         loss=job.loss,
-        lora=None,
+        lora=adapted_weights(architecture, job.lora),
         adapter_itemsize=4,
         quantization=job.base_quantization,
         dropout=tuple(sorted((where, rate > 0) for where, rate in architecture.dropout.items())),
@@ -76,4 +86,5 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
         scaled_loss=job.accumulation > 1,
         loss_scaling=job.precision == "amp_fp16",
         batch_of_one=job.micro_batch == 1,
+        input_gradients=job.lora is not None and job.checkpointing != "none",
     )

@@ -148,12 +148,22 @@ def eager_attention(
     return tape.view(output, ("b", "s", "q")), weights
 
 
+def _drop(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+    return []
+
+
 def run_blocks(model: Model, hidden: Tensor, block: Callable[..., Tensor], *shared: object) -> Tensor:
     """Every block in turn, checkpointed or not, with a boundary before each.
 
     ``shared`` goes to every block; a checkpoint keeps all of it for its second run.
     """
     tape = model.tape
+    if model.structure.input_gradients and not hidden.requires_grad:
+        # PEFT asks for gradients of the embeddings where blocks are checkpointed; they reach nothing
+        node = tape.node("input gradients", [], _drop)
+        node.saved.append(hidden.alias())
+        hidden.node, hidden.requires_grad = node, True
+        del node
     full = model.structure.checkpointing == "full"
     for index, parameters in enumerate(model.blocks):
         tape.block = index

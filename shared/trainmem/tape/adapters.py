@@ -1,0 +1,115 @@
+"""Linear layers with LoRA adapters beside them, over a base that may be packed in 4 or 8 bits.
+
+Sources: peft/tuners/lora/layer.py (Linear.forward) and bitsandbytes/autograd/_functions.py (MatMul4Bit,
+MatMul8bitLt) with backends/cuda/ops.py; orders compared with allocator traces recorded on an H200.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from trainmem.tape import kernels, ops
+from trainmem.tape.core import Gradients, Shape, Tape, Tensor
+
+__all__ = ["base_linear", "lora_linear"]
+
+Weight = tuple[str, Tensor]
+
+
+def lora_linear(
+    tape: Tape, x: Tensor, base: Callable[[], Tensor], a: Weight, b: Weight, rank: str, features: str
+) -> Tensor:
+    """base() + B(A(x)) * scaling: the base layer first, the input cast to the adapters' dtype, the sum cast back.
+
+    The base layer's output dies as soon as the sum exists.
+    """
+    result = base()
+    width = result.itemsize
+    x = tape.cast(x, a[1].itemsize)
+    with tape.module("lora_B"):
+        result = ops.add(
+            tape, result, ops.scale(tape, ops.linear(tape, _lora_a(tape, x, a, rank), b, features))
+        )
+    return tape.cast(result, width)
+
+
+def _lora_a(tape: Tape, x: Tensor, a: Weight, rank: str) -> Tensor:
+    with tape.module("lora_A"):
+        return ops.linear(tape, x, a, rank)
+
+
+def base_linear(
+    tape: Tape, x: Tensor, weight: str, features: str, quantization: str, bias: Weight | None, original: int
+) -> Tensor:
+    """A packed linear layer: the weight is unpacked for every product, forward and backward."""
+    if quantization == "nf4":
+        return _four_bit(tape, x, weight, features, bias, original)
+    return _eight_bit(tape, x, weight, features)
+
+
+def _four_bit(
+    tape: Tape, x: Tensor, weight: str, features: str, bias: Weight | None, original: int
+) -> Tensor:
+    """MatMul4Bit with double quantisation: scales unpacked twice, then the whole weight.
+
+    Backward unpacks to the dtype that the weight had (``original`` bytes) before it was packed.
+
+    Nothing of the input is kept: the weight does not train.
+    """
+    numel, width = f"p:{weight}", x.itemsize
+    x = tape.cast(x, 2)  # to the layer's compute dtype
+    in_shape = x.shape
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        scales = tape.scratch((kernels.nf4_scales, numel), "4-bit scales")
+        unpacked = tape.alloc((numel,), original, "4-bit weight unpacked")
+        del scales
+        if original != 2:
+            unpacked = tape.alloc((numel,), 2, "4-bit weight cast")
+        ops.matrix_workspace(tape)
+        out = tape.alloc(in_shape, 2, "4-bit mm (input gradient)")
+        del unpacked
+        return [out]
+
+    node = tape.node("4-bit mm", [x], backward) if tape.wants_grad(x) else None
+    scales = tape.scratch((kernels.nf4_scales, numel), "4-bit scales")
+    shifted = tape.scratch((kernels.nf4_scales, numel), "4-bit scales")
+    unpacked = tape.alloc((numel,), 2, "4-bit weight unpacked")
+    out = tape.alloc((*x.shape[:-1], features), 2, "4-bit mm")
+    ops.matrix_workspace(tape)
+    del scales, shifted, unpacked
+    if node is not None:
+        out.node, out.requires_grad = node, True
+    del node
+    return tape.cast(out, width)
+
+
+def _eight_bit(tape: Tape, x: Tensor, weight: str, features: str) -> Tensor:
+    """MatMul8bitLt: the input quantised row by row, an int32 product, scaled back; backward unpacks the weight."""
+    numel, rows = f"p:{weight}", x.shape[:-1]
+    in_shape, width = x.shape, x.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        unpacked = tape.alloc((numel,), width, "8-bit weight unpacked")
+        tape.alloc((features,), 4, "8-bit row scales")
+        ops.matrix_workspace(tape)
+        out = tape.alloc(in_shape, width, "8-bit mm (input gradient)")
+        del unpacked
+        return [out]
+
+    node = tape.node("8-bit mm", [x], backward) if tape.wants_grad(x) else None
+    if node is not None:
+        # an attribute of the autograd context: no hook sees it, and it lives as long as the graph
+        tape.graph_attributes.append(x.alias())
+    half = tape.alloc(in_shape, 2, "8-bit input in fp16")
+    scales = tape.alloc(rows, 4, "8-bit input scales")
+    packed = tape.alloc(in_shape, 1, "8-bit input")
+    del half
+    whole: Shape = (*rows, features)
+    product = tape.alloc(whole, 4, "8-bit mm int32")
+    scaled = tape.alloc(whole, 2, "8-bit mm fp16")
+    out = tape.alloc(whole, width, "8-bit mm")
+    del scaled, product, packed, scales
+    if node is not None:
+        out.node, out.requires_grad = node, True
+    return out
