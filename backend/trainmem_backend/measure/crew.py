@@ -14,7 +14,7 @@ from trainmem_backend.measure.guard.gate import Gate, named_holders
 from trainmem_backend.measure.hostmemory import low_free_warning, read_host_memory
 from trainmem_backend.measure.nvml import Nvml
 from trainmem_backend.measure.process import WORKER_COMMAND, WorkerProcess
-from trainmem_backend.measure.settings import Settings, worker_environment
+from trainmem_backend.measure.settings import Settings, worker_environment, workers_ready
 
 __all__ = ["Crew", "GateClosed", "Machine"]
 
@@ -60,7 +60,9 @@ class Crew:
         if settings.pretend_bytes is not None:
             command += ["--pretend-bytes", str(settings.pretend_bytes)]
         environment = worker_environment(settings)
-        self._bench = Bench(lambda: WorkerProcess(command, environment), ready=settings.overlap, total=total)
+        self._bench = Bench(
+            lambda: WorkerProcess(command, environment), ready=workers_ready(settings.overlap), total=total
+        )
 
     def machine(self) -> Machine:
         """The machine; opens a first worker, which then waits for the next trial, where none was."""

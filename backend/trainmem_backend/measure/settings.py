@@ -9,7 +9,7 @@ from importlib import metadata
 
 from trainmem_backend.measure.guard.cap import DEFAULT_FLOOR_BYTES
 
-__all__ = ["Settings", "worker_environment"]
+__all__ = ["Settings", "worker_environment", "workers_ready"]
 
 _THROWS_BEFORE_CUDAMALLOC = (2, 13)
 _RENAMED_VARIABLE = (2, 10)
@@ -37,6 +37,12 @@ class Settings:
     command: str = ""
     commit: str = ""
     pretend_bytes: int | None = None
+
+
+def workers_ready(overlap: int) -> int:
+    """How many workers wait beside those at work: two where there are cores for it, since an import
+    outlasts a short trial, and never fewer than run at once."""
+    return max(overlap, min(2, (os.cpu_count() or 1) // 4), 1)
 
 
 def _torch_version() -> tuple[int, int]:
