@@ -100,7 +100,7 @@ def _eight_bit(tape: Tape, x: Tensor, weight: str, features: str) -> Tensor:
     node = tape.node("8-bit mm", [x], backward) if tape.wants_grad(x) else None
     if node is not None:
         # an attribute of the autograd context: no hook sees it, and it lives as long as the graph
-        tape.graph_attributes.append(x.alias())
+        tape.keep_with_graph(node, x)
     half = tape.alloc(in_shape, 2, "8-bit input in fp16")
     scales = tape.alloc(rows, 4, "8-bit input scales")
     packed = tape.alloc(in_shape, 1, "8-bit input")

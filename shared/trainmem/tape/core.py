@@ -323,6 +323,14 @@ class Tape:
                 node.saved.append(tensor.alias())
                 self._mark_saved(tensor)
 
+    def keep_with_graph(self, node: Node, tensor: Tensor) -> None:
+        """Keep a tensor as long as the graph: to the end of backward, or of the recomputation it is part of."""
+        if self._recomputing is None:
+            self.graph_attributes.append(tensor.alias())
+            self._mark_saved(tensor)
+        else:
+            node.saved.append(tensor.alias())
+
     def _mark_saved(self, tensor: Tensor) -> None:
         key = tensor.storage.key if tensor.storage is not None else -1
         if key >= 0 and self.bucket_of[key] == BUCKET["temporaries"]:

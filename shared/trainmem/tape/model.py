@@ -40,6 +40,7 @@ class Structure:
     scaled_loss: bool
     loss_scaling: bool
     windowed: bool = False
+    partial_rotary: bool = False
     batch_of_one: bool = False
     input_gradients: bool = False
 
@@ -75,14 +76,14 @@ class Block:
         """Whether the block has this parameter."""
         return name in self.names
 
-    def linear(self, x: Tensor, name: str, features: str) -> Tensor:
-        """A linear layer by its module name."""
+    def linear(self, x: Tensor, name: str, features: str, *, conv1d: bool = False) -> Tensor:
+        """A linear layer by its module name (``conv1d``: GPT-2's, stored transposed), with its adapter."""
         tape = self.model.tape
         with tape.module(name):
             if not self.adapted(name):
-                return self._base(x, name, features)
+                return self._base(x, name, features, conv1d)
             a, b = self.adapter(f"{name}.lora_A.weight"), self.adapter(f"{name}.lora_B.weight")
-            return lora_linear(tape, x, lambda: self._base(x, name, features), a, b, "rank", features)
+            return lora_linear(tape, x, lambda: self._base(x, name, features, conv1d), a, b, "rank", features)
 
     def adapted(self, name: str) -> bool:
         """Whether this layer has a LoRA adapter."""
@@ -99,9 +100,11 @@ class Block:
             self._tensors[name] = tensor
         return full, tensor
 
-    def _base(self, x: Tensor, name: str, features: str) -> Tensor:
+    def _base(self, x: Tensor, name: str, features: str, conv1d: bool) -> Tensor:
         tape, quantization = self.model.tape, self.model.structure.quantization
         bias = self.weight(f"{name}.bias") if self.has(f"{name}.bias") else None
+        if conv1d and bias is not None:
+            return ops.addmm(tape, x, self.weight(f"{name}.weight"), bias, features, transposed=False)
         if quantization != "none" and self.prefix:
             original = self.model.structure.weight_itemsize
             return base_linear(tape, x, f"{name}.weight", features, quantization, bias, original)

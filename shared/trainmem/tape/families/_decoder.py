@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trainmem.tape import kernels, ops
+from trainmem.tape import ops
 from trainmem.tape.attention import scaled_dot_product
 from trainmem.tape.core import Gradients, Tape, Tensor
+from trainmem.tape.masks import causal_mask, sliding_causal_mask
 from trainmem.tape.model import Block, Model
 
 __all__ = ["HIDDEN", "attend", "attention_and_weights", "causal_loss", "masks", "positions", "rms_norm", "run_blocks", "token_ids"]
@@ -30,62 +31,10 @@ def positions(tape: Tape) -> Tensor:
 
 
 def masks(model: Model) -> Tensor | None:
-    """transformers' create_causal_mask: None for sdpa, a mask in the model's dtype for eager attention."""
-    tape, batch = model.tape, ("b", "s")
-    with tape.module("causal mask"):
-        first = tape.alloc(("b",), 8, "packed sequences")
-        joined = tape.alloc(("b", "s_plus_1"), 8, "packed sequences")
-        difference = tape.alloc(batch, 8, "packed sequences")
-        del joined
-        starts = tape.alloc(batch, 1, "packed sequences")
-        ids = tape.alloc(batch, 8, "packed sequences")
-        counted = tape.alloc(batch, 8, "packed sequences")
-        if model.structure.batch_of_one:
-            tape.scratch((kernels.scan_workspace, ("s",)), "packed sequences")
-        del counted, starts
-        last = tape.alloc(("b",), 1, "packed sequences")
-        single = tape.alloc((), 1, "packed sequences")
-        del last, single
-        del first, difference, ids
-        if model.structure.attention == "sdpa":
-            return None
-        return _eager_mask(model)
-
-
-def _eager_mask(model: Model) -> Tensor:
-    tape, itemsize = model.tape, model.structure.weight_itemsize
-    batch = tape.alloc(("b",), 8, "mask indices")
-    head = tape.alloc((), 8, "mask indices")
-    query = tape.alloc(("s",), 8, "mask indices")
-    query_shifted = tape.alloc(("s",), 8, "mask indices")
-    del query
-    key = tape.alloc(("s",), 8, "mask indices")
-    key_shifted = tape.alloc(("s",), 8, "mask indices")
-    del key
-    if any(kind.startswith("sliding") for kind in model.structure.layer_kinds):
-        allowed = _within_window(tape)
-    else:
-        allowed = tape.alloc(("s", "s"), 1, "mask")
-    del batch, head, query_shifted, key_shifted
-    zero = tape.alloc((), itemsize, "mask")
-    lowest = tape.alloc((), itemsize, "mask")
-    mask = tape.alloc(("b", "s", "s"), itemsize, "mask")
-    del lowest, zero, allowed
-    return mask
-
-
-def _within_window(tape: Tape) -> Tensor:
-    """masking_utils.and_mask over a sliding-window and a causal mask function."""
-    true = tape.alloc((), 1, "mask")
-    shifted = tape.alloc(("s",), 8, "mask indices")
-    near = tape.alloc(("s", "s"), 1, "mask")
-    del shifted
-    window = tape.alloc(("s", "s"), 1, "mask")
-    del near, true
-    causal = tape.alloc(("s", "s"), 1, "mask")
-    both = tape.alloc(("s", "s"), 1, "mask")
-    del causal, window
-    return both
+    """The one mask of a decoder whose blocks are all of one kind."""
+    if model.structure.layer_kinds[0].startswith("sliding"):
+        return sliding_causal_mask(model)
+    return causal_mask(model)
 
 
 def rms_norm(block: Block, x: Tensor, name: str) -> Tensor:
@@ -152,12 +101,17 @@ def _drop(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
     return []
 
 
-def run_blocks(model: Model, hidden: Tensor, block: Callable[..., Tensor], *shared: object) -> Tensor:
+def run_blocks(
+    model: Model, hidden: Tensor | list[Tensor], block: Callable[..., Tensor], *shared: object
+) -> Tensor:
     """Every block in turn, checkpointed or not, with a boundary before each.
 
-    ``shared`` goes to every block; a checkpoint keeps all of it for its second run.
+    ``shared`` goes to every block; a checkpoint keeps all of it for its second run. A list of one tensor hands
+    it over: where the source rebinds its name in the loop, the caller must not keep it.
     """
     tape = model.tape
+    if isinstance(hidden, list):
+        hidden = hidden.pop()
     if model.structure.input_gradients and not hidden.requires_grad:
         # PEFT asks for gradients of the embeddings where blocks are checkpointed; they reach nothing
         node = tape.node("input gradients", [], _drop)

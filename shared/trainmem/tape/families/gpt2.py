@@ -10,24 +10,16 @@ from trainmem.tape.model import Block, Model
 __all__ = ["forward"]
 
 
-def _conv1d(block: Block, x: Tensor, name: str, features: str) -> Tensor:
-    tape = block.model.tape
-    with tape.module(name):
-        return ops.addmm(
-            tape, x, block.weight(f"{name}.weight"), block.weight(f"{name}.bias"), features, transposed=False
-        )
-
-
 def _attention(block: Block, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     model, tape = block.model, block.model.tape
-    qkv = _conv1d(block, x, "attn.c_attn", "3h")
+    qkv = block.linear(x, "attn.c_attn", "3h", conv1d=True)
     q, k, v = _heads(block, qkv)
     weights: Tensor | None = None
     if model.structure.attention == "eager":
         out, weights = _eager(block, q, k, v, mask)
     else:
         out = attend(model, q, k, v, mask)
-    return ops.dropout(tape, _conv1d(block, out, "attn.c_proj", "h"), model.drops("residual")), weights
+    return ops.dropout(tape, block.linear(out, "attn.c_proj", "h", conv1d=True), model.drops("residual")), weights
 
 
 def _heads(block: Block, qkv: Tensor) -> list[Tensor]:
@@ -55,10 +47,10 @@ def _eager(
 
 def _mlp(block: Block, x: Tensor) -> Tensor:
     tape = block.model.tape
-    hidden = _conv1d(block, x, "mlp.c_fc", "ff")
+    hidden = block.linear(x, "mlp.c_fc", "ff", conv1d=True)
     with tape.module("mlp.act"):
         hidden = ops.gelu_new(tape, hidden)
-    hidden = _conv1d(block, hidden, "mlp.c_proj", "h")
+    hidden = block.linear(hidden, "mlp.c_proj", "h", conv1d=True)
     return ops.dropout(tape, hidden, block.model.drops("residual"))
 
 
@@ -71,7 +63,8 @@ def _block(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
     residual = hidden
     hidden = block.layer_norm(hidden, "ln_2")
     feed_forward = _mlp(block, hidden)
-    return ops.add(tape, residual, feed_forward)
+    hidden = ops.add(tape, residual, feed_forward)
+    return hidden
 
 
 def forward(model: Model) -> Tensor:
@@ -84,7 +77,9 @@ def forward(model: Model) -> Tensor:
     hidden = ops.add(tape, tokens, places, HIDDEN)
     mask = masks(model)
     hidden = ops.dropout(tape, hidden, model.drops("embedding"))
-    hidden = run_blocks(model, hidden, _block, mask)
+    handed = [hidden]
+    del hidden
+    hidden = run_blocks(model, handed, _block, mask)
     hidden = outside.layer_norm(hidden, "ln_f")
     del tokens, places, mask, at
     head = outside.weight("wte.weight") if model.structure.tied else outside.weight("lm_head.weight")
