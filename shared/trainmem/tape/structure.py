@@ -38,6 +38,18 @@ def attention_kernel(job: TrainingJob, architecture: Architecture) -> Kernel:
     return "math" if architecture.kv_heads != architecture.heads else "efficient"
 
 
+def window_hides(job: TrainingJob, architecture: Architecture) -> bool:
+    """Whether sliding blocks see less than the whole sequence, so that fused attention needs a mask.
+
+    masking_utils compares the length with the window, an encoder's with the half window to either side.
+    """
+    window = architecture.extra.get("sliding_window")
+    if not window:
+        return False
+    reach = int(window) // 2 if architecture.extra.get("encoder") else int(window)
+    return job.sequence_length >= reach
+
+
 @lru_cache(maxsize=2048)
 def _names(architecture: Architecture) -> tuple[tuple[tuple[str, tuple[str, ...]], ...], tuple[str, ...]]:
     inside = tuple(
@@ -85,6 +97,8 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
         accumulating=accumulating,
         scaled_loss=job.accumulation > 1,
         loss_scaling=job.precision == "amp_fp16",
+        windowed=window_hides(job, architecture),
+        partial_rotary=(architecture.extra.get("rotary_dim") or architecture.head_dim) != architecture.head_dim,
         batch_of_one=job.micro_batch == 1,
         input_gradients=job.lora is not None and job.checkpointing != "none",
     )
