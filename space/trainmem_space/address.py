@@ -11,7 +11,7 @@ from trainmem.permalink import decode, encode
 
 __all__ = ["job_of", "link_to", "tab_of"]
 
-_OURS = ("tab", "__theme")
+_OURS = ("tab", "question", "__theme")
 
 
 def job_of(request: gr.Request) -> TrainingJob | None:
