@@ -112,7 +112,9 @@ def estimate(
         if detail == "fast":
             return _fast(job, resolved)
         if settings is not None:
-            return from_recording(job, record(job, resolved.architecture), "tape", resolved, settings=settings)
+            return from_recording(
+                job, record(job, resolved.architecture), "tape", resolved, settings=settings
+            )
         return _read(job, *recorded(job), "tape", resolved)
     except Unsupported as reason:
         answer = _from_whiteboard(job, resolved)
@@ -200,9 +202,7 @@ def _read(
         peak_allocated_bytes=steady.peak_allocated_bytes,
         peak_reserved_bytes=steady.peak_reserved_bytes,
         peak_phase=steady.peak_phase,
-        peak_instant=describe_instant(
-            steady.peak_phase, steady.peak_op, steady.peak_module, job.optimizer
-        ),
+        peak_instant=describe_instant(steady.peak_phase, steady.peak_op, steady.peak_module, job.optimizer),
         buckets_at_peak=steady.buckets_at_peak,
         phases=steady.phases,
         first_step_peak_bytes=first.peak_allocated_bytes,
@@ -219,15 +219,14 @@ def timeline(job: TrainingJob, engine: Engine = "tape", *, first_step: bool = Fa
     try:
         return timeline_of(job, *recorded(job), first_step=first_step)
     except Unsupported as reason:
-        raise JobError(f"{reason}; the whiteboard has no clock. `trainmem trace` replays the real model") from reason
+        raise JobError(
+            f"{reason}; the whiteboard has no clock. `trainmem trace` replays the real model"
+        ) from reason
 
 
 def _from_whiteboard(job: TrainingJob, resolved: Resolved) -> Estimate:
     board = whiteboard(job, resolved.architecture)
-    states = sum(
-        board.buckets[bucket]
-        for bucket in ("weights", "master_weights", "optimizer_state")
-    )
+    states = sum(board.buckets[bucket] for bucket in ("weights", "master_weights", "optimizer_state"))
     return Estimate(
         engine="whiteboard",
         job=job,

@@ -12,13 +12,13 @@ _PHRASES: tuple[tuple[str, str, str], ...] = (
     ("backward", "nll_loss backward", "start of backward, when the gradient of the logits joins everything saved"),
     ("backward", "log_softmax backward", "start of backward, when the gradient of the logits joins everything saved"),
     ("backward", "lm_head", "start of backward at the output head, with everything still saved"),
-    ("backward", "loss: cast backward", "start of backward, when the 16-bit gradient of the logits joins everything saved"),
+    ("backward", "loss: cast backward", "start of backward, when the 16-bit logits gradient joins everything saved"),
     ("forward", "log_softmax", "end of forward, when the loss's fp32 scores join everything saved"),
     ("forward", "loss", "end of forward, when the fp32 logits join everything saved"),
     ("forward", "lm_head", "end of forward, when the logits join everything saved"),
     ("forward", "nll_loss", "end of forward, at the loss"),
-    ("optimizer", "foreach sqrt", "optimizer step, when AdamW's square roots, one a parameter, join gradients and state"),
-    ("optimizer", "adamw", "optimizer step, when AdamW's square roots, one a parameter, join gradients and state"),
+    ("optimizer", "foreach sqrt", "optimizer step, when AdamW's square roots join gradients and state"),
+    ("optimizer", "adamw", "optimizer step, when AdamW's square roots join gradients and state"),
 )  # fmt: skip
 
 

@@ -81,8 +81,12 @@ def _qlora(job: TrainingJob) -> TrainingJob | None:
 
 LEVERS_BY_COST: tuple[MemoryLever, ...] = (
     MemoryLever(key="attention", name="fused attention", mathematics="identical", pull=_fused_attention),
-    MemoryLever(key="zero_grad", name="zero_grad(set_to_none=True)", mathematics="identical", pull=_set_to_none),
-    MemoryLever(key="optimizer_fused", name="the fused optimizer", mathematics="identical", pull=_fused_optimizer),
+    MemoryLever(
+        key="zero_grad", name="zero_grad(set_to_none=True)", mathematics="identical", pull=_set_to_none
+    ),
+    MemoryLever(
+        key="optimizer_fused", name="the fused optimizer", mathematics="identical", pull=_fused_optimizer
+    ),
     MemoryLever(
         key="micro_batch",
         name="half the micro batch with twice the accumulation",
@@ -103,4 +107,3 @@ LEVERS_BY_COST: tuple[MemoryLever, ...] = (
     MemoryLever(key="lora", name="LoRA", mathematics="trains fewer parameters", pull=_lora),
     MemoryLever(key="qlora", name="QLoRA", mathematics="trains fewer parameters", pull=_qlora),
 )
-

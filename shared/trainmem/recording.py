@@ -149,7 +149,8 @@ def read_step(recording: Recording, result: Counters, step: int) -> StepFigures:
     """The figures of one recorded step.
 
     With accumulation a phase's peak is the highest over its micro batches and "after" is the last one's end.
-    Reserved is the highest since the run began, as ``max_memory_reserved`` reads it.
+    Reserved is the highest since the model was loaded, as ``max_memory_reserved`` reads it when its peak is
+    reset before the first step.
     """
     allocated = result.allocated
     spans = _spans(recording, step)
@@ -177,11 +178,12 @@ def read_step(recording: Recording, result: Counters, step: int) -> StepFigures:
         if name != "zero_grad":
             phases[f"peak_{name}_bytes"] = top
     last = spans[-1][2]
+    loaded = next((mark.event for mark in recording.marks if mark.step > 0), 0)
     number = sum(1 for value in recording.events[: peak_event + 1] if value > 0) - 1
     return StepFigures(
         phases=phases,
         peak_allocated_bytes=peak,
-        peak_reserved_bytes=max(result.reserved[:last]) if result.reserved is not None else None,
+        peak_reserved_bytes=max(result.reserved[loaded:last]) if result.reserved is not None else None,
         peak_event=peak_event,
         peak_phase=peak_phase,
         buckets_at_peak=live_buckets(recording, result, peak_event),

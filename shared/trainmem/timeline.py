@@ -1,4 +1,4 @@
-"""One step on a clock: memory by bucket over forward, backward, optimizer and zero_grad, with its named instants."""
+"""One step on a clock: memory by bucket from forward to zero_grad, with its named instants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Literal
 from trainmem.buckets import BUCKETS, Bucket
 from trainmem.instant import describe_instant, short_op
 from trainmem.job import TrainingJob
-from trainmem.recording import PHASES, Counters, Phase, Recording
+from trainmem.landmarks import Landmark, Span, landmarks
+from trainmem.recording import PHASES, Counters, Mark, Phase, Recording
 from trainmem.units import format_gib
 
 __all__ = ["CurvePoint", "Instant", "Timeline", "from_recording", "notices"]
@@ -62,7 +63,12 @@ def from_recording(
     phase_at: dict[int, Phase] = {mark.event: mark.phase for mark in marks}
 
     peak = max(range(begin, end), key=allocated.__getitem__, default=begin)
-    stops = {begin - 1, peak, end - 1} | {mark.event - 1 for mark in marks}
+    named = _named(job, recording, allocated, marks, end, peak)
+    stops = (
+        {begin - 1, peak, end - 1}
+        | {mark.event - 1 for mark in marks}
+        | {landmark.event for landmark in named}
+    )
     chosen = _sample(allocated, begin, end) | {event for event in stops if event >= begin - 1}
     totals = [0] * len(BUCKETS)
     levels: dict[int, tuple[int, ...]] = {}
@@ -87,23 +93,22 @@ def from_recording(
     def buckets(event: int) -> Mapping[Bucket, int]:
         return MappingProxyType(dict(zip(BUCKETS, levels[event], strict=True)))
 
-    def instant(name: str, event: int, at: Phase, sentence: str) -> Instant:
+    def instant(landmark: Landmark) -> Instant:
         return Instant(
-            name=name,
-            phase=at,
-            sentence=sentence,
-            x=place(event),
-            buckets=buckets(event),
-            total_bytes=sum(levels[event]),
+            name=landmark.name,
+            phase=landmark.phase,
+            sentence=landmark.sentence,
+            x=place(landmark.event),
+            buckets=buckets(landmark.event),
+            total_bytes=sum(levels[landmark.event]),
         )
 
-    named = _named(job, recording, marks, begin, end, peak)
     curve = tuple(
         CurvePoint(x=place(event), phase=phases[event], buckets=buckets(event)) for event in sorted(levels)
     )
     return Timeline(
         step="first" if first_step else "steady",
-        instants=tuple(instant(*entry) for entry in named if entry[1] in levels),
+        instants=tuple(instant(landmark) for landmark in named if landmark.event in levels),
         curve=curve,
     )
 
@@ -128,51 +133,100 @@ _ENDS: dict[Phase, tuple[str, str]] = {
 
 
 def _named(
-    job: TrainingJob, recording: Recording, marks: list[object], begin: int, end: int, peak: int
-) -> list[tuple[str, int, Phase, str]]:
-    out: list[tuple[str, int, Phase, str]] = [
-        ("start", begin - 1, PHASES[1], "Weights, optimizer state and workspaces, before anything runs.")
+    job: TrainingJob, recording: Recording, allocated: list[int], marks: list[Mark], end: int, peak: int
+) -> list[Landmark]:
+    begin = marks[0].event
+    ends = [*(mark.event for mark in marks[1:]), end]
+    spans = [Span(phase=m.phase, start=m.event, stop=stop) for m, stop in zip(marks, ends, strict=True)]
+    out = [
+        Landmark(
+            name="start",
+            event=begin - 1,
+            phase=PHASES[1],
+            sentence="Weights, optimizer state and workspaces, before anything runs.",
+        )
     ]
-    spans: list[tuple[Phase, int, int]] = []
-    events = [mark.event for mark in marks] + [end]  # type: ignore[attr-defined]
-    for mark, start, stop in zip(marks, events, events[1:], strict=False):
-        spans.append((mark.phase, start, stop))  # type: ignore[attr-defined]
-    for phase, start, stop in spans:
-        name, sentence = _ENDS[phase]
-        if start <= peak < stop:
-            allocation = sum(1 for value in recording.events[: peak + 1] if value > 0) - 1
-            op, module = recording.op_of[allocation], recording.module_of[allocation]
-            words = describe_instant(phase, op, module, job.optimizer)
-            where = f"{module}: {short_op(op)}" if module else short_op(op)
-            out.append(("the peak", peak, phase, f"{words[0].upper()}{words[1:]} ({where})."))
-        if stop > start or phase in ("optimizer", "zero_grad"):
-            out.append((name, stop - 1, phase, sentence))
-    return out
+    for span in spans:
+        name, sentence = _ENDS[span.phase]
+        if span.start <= peak < span.stop:
+            out.append(_summit(job, recording, "the peak", peak, span.phase))
+        elif span.phase == "optimizer" and span.stop > span.start:
+            top = max(range(span.start, span.stop), key=allocated.__getitem__)
+            if allocated[top] > allocated[span.stop - 1]:
+                out.append(_summit(job, recording, "the optimizer's highest", top, span.phase))
+        if span.stop > span.start or span.phase in ("optimizer", "zero_grad"):
+            out.append(Landmark(name=name, event=span.stop - 1, phase=span.phase, sentence=sentence))
+    taken = {landmark.event for landmark in out}
+    between = landmarks(recording, spans, checkpointed=job.checkpointing != "none")
+    out += [landmark for landmark in between if landmark.event not in taken]
+    return sorted(out, key=lambda landmark: landmark.event)
+
+
+def _summit(job: TrainingJob, recording: Recording, name: str, event: int, phase: Phase) -> Landmark:
+    allocation = sum(1 for value in recording.events[: event + 1] if value > 0) - 1
+    op, module = recording.op_of[allocation], recording.module_of[allocation]
+    words = describe_instant(phase, op, module, job.optimizer)
+    where = f"{module}: {short_op(op)}" if module else short_op(op)
+    sentence = f"{words[0].upper()}{words[1:]} ({where})."
+    return Landmark(name=name, event=event, phase=phase, sentence=sentence)
 
 
 def notices(first: Timeline, steady: Timeline, checkpointed: bool) -> tuple[str, str, str]:
     """The three things to notice on the clock, with this job's numbers."""
-    rise = max(i.total_bytes for i in steady.instants) - max(i.total_bytes for i in first.instants)
-    top = max(steady.instants, key=lambda i: i.total_bytes)
-    start = steady.instants[0]
-    state = start.buckets["optimizer_state"]
-    shape = (
-        "Checkpointing flattens the mountain: forward keeps one tensor a block, and backward rebuilds one block "
-        "at a time."
-        if checkpointed
-        else "Memory climbs block by block in forward and falls block by block in backward: what was saved is "
-        "given back as soon as its gradient is known."
-    )
-    later = (
-        f"Step 1 peaks {format_gib(rise)} lower than every later step, because the optimizer's state "
-        f"({format_gib(state)}) does not exist yet: a job can survive its first step and die in its second."
-        if rise > 0
-        else f"Step 1 peaks as high as every later step: the optimizer's state ({format_gib(state)}) is there "
-        "before its peak comes."
-    )
+    return _one_instant(steady), _crossing(steady, checkpointed), _first_step(first, steady)
+
+
+def _most(step: Timeline, bucket: Bucket) -> int:
+    return max(instant.buckets[bucket] for instant in step.instants)
+
+
+def _one_instant(steady: Timeline) -> str:
+    top = max(steady.instants, key=lambda instant: instant.total_bytes)
+    first, second = sorted(BUCKETS, key=lambda bucket: top.buckets[bucket], reverse=True)[:2]
+    apart = sum(_most(steady, bucket) for bucket in BUCKETS)
     return (
-        f"The peak is one instant, {top.name if top.name != 'the peak' else top.phase}: "
-        f"{format_gib(top.total_bytes)}. No two maxima of different moments may be added up.",
-        shape,
-        later,
+        f"The peak is one instant, in {top.phase}: {format_gib(top.total_bytes)}, most of it "
+        f"{_named_size(first, top)} and {_named_size(second, top)}. "
+        f"Adding up what each bucket holds at most, whenever that is, would say {format_gib(apart)}."
+    )
+
+
+def _named_size(bucket: Bucket, instant: Instant) -> str:
+    return f"{bucket.replace('_', ' ')} ({format_gib(instant.buckets[bucket])})"
+
+
+def _crossing(steady: Timeline, checkpointed: bool) -> str:
+    saved, gradients = (format_gib(_most(steady, bucket)) for bucket in ("activations", "gradients"))
+    both = format_gib(max(i.buckets["activations"] + i.buckets["gradients"] for i in steady.instants))
+    if checkpointed:
+        return (
+            "Checkpointing flattens the mountain: forward keeps little of each block, and backward rebuilds "
+            f"a block before it uses it. Activations never hold more than {saved}; "
+            "the price is a second forward."
+        )
+    return (
+        f"Activations climb block by block in forward, to {saved}, and fall block by block in backward, "
+        f"while gradients grow to {gradients}. The two pass each other: together they hold at most {both}."
+    )
+
+
+def _first_step(first: Timeline, steady: Timeline) -> str:
+    peaks = [max(instant.total_bytes for instant in step.instants) for step in (first, steady)]
+    state = format_gib(_most(steady, "optimizer_state"))
+    if not _most(steady, "optimizer_state"):
+        return (
+            "The first step is like every other, because this optimizer keeps nothing between steps. "
+            "With Adam it would begin lower, and look safer than it is."
+        )
+    starts = [format_gib(step.instants[0].total_bytes) for step in (first, steady)]
+    begins = f"The first step begins at {starts[0]}, every later one at {starts[1]}"
+    if peaks[1] > peaks[0]:
+        return (
+            f"{begins}: the optimizer's state ({state}) does not exist before the first update. Step 1 peaks at "
+            f"{format_gib(peaks[0])}, step 2 at {format_gib(peaks[1])}: a job can survive its first step and "
+            "die in its second."
+        )
+    return (
+        f"{begins}: the optimizer's state ({state}) comes with the first update, but before that step's peak, "
+        "so step 1 tells the truth here."
     )

@@ -50,7 +50,9 @@ def verdict(job: TrainingJob, answer: Estimate, device: Device) -> Verdict:
     name = _named(device.title)
     if headroom >= 0:
         return Verdict(
-            fits=True, headroom_bytes=headroom, sentence=f"Fits on {name}, with {format_gib(headroom)} to spare."
+            fits=True,
+            headroom_bytes=headroom,
+            sentence=f"Fits on {name}, with {format_gib(headroom)} to spare.",
         )
     lever = _cheapest(job, answer, limit)
     hint = f"; {lever[2]} would fit" if lever is not None else ""

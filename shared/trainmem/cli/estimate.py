@@ -30,7 +30,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--allocator", metavar="CONF", help="a PYTORCH_CUDA_ALLOC_CONF string, e.g. expandable_segments:True"
     )
-    parser.add_argument("--capacity", metavar="SIZE", help="answer as a device of this size would, e.g. 24GiB")
+    parser.add_argument(
+        "--capacity", metavar="SIZE", help="answer as a device of this size would, e.g. 24GiB"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object (schema trainmem.estimate/1)")
     parser.add_argument("--jobs", metavar="FILE", help="one job a line; one answer a line")
 

@@ -19,7 +19,9 @@ _SHORT = {"micro_batch": ["-b"], "sequence_length": ["-s"]}
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     """Every lever as a flag; values are checked by `TrainingJob`, which names the field."""
     parser.add_argument(
-        "--model", "-m", help="a catalogue name, a Hugging Face id in the catalogue, or a path to a config.json"
+        "--model",
+        "-m",
+        help="a catalogue name, a Hugging Face id in the catalogue, or a path to a config.json",
     )
     for name in _WHOLE:
         parser.add_argument(*_SHORT.get(name, []), f"--{name.replace('_', '-')}", dest=name, metavar="N")

@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from trainmem.job import Task
 from trainmem.model import architecture_of, catalogue
 
 __all__ = ["add_parser", "run"]
@@ -24,9 +25,8 @@ def run(args: argparse.Namespace) -> int:
     for entry in catalogue.entries():
         if args.search.lower() not in f"{entry.name} {entry.hub_id}".lower():
             continue
-        task = "sequence_classification" if entry.family == "modernbert" else "causal_lm"
-        if entry.family == "bert":
-            task = "sequence_classification"
+        encoder = entry.family in ("bert", "modernbert")
+        task: Task = "sequence_classification" if encoder else "causal_lm"
         parameters = architecture_of(entry.config, task).parameter_count
         rows.append(
             {"name": entry.name, "id": entry.hub_id, "family": entry.family, "parameters": parameters}

@@ -30,6 +30,8 @@ def scaled_dot_product(
         v = tape.cast(v, tape.autocast)
         k = tape.cast(k, tape.autocast)
         q = tape.cast(q, tape.autocast)
+    if mask is not None:
+        mask = _bias(tape, mask, q.itemsize, padded=kernel == "efficient")
     if kernel == "cudnn":
         return _cudnn(tape, q, k, v, mask)
     if kernel == "flash":
@@ -37,6 +39,18 @@ def scaled_dot_product(
     if kernel == "efficient":
         return _efficient(tape, q, k, v, mask)
     return _math(tape, q, k, v, grouped, mask)
+
+
+def _bias(tape: Tape, mask: Tensor, itemsize: int, *, padded: bool) -> Tensor:
+    """convert_boolean_attn_mask: 0 or minus infinity in the dtype of q, for every query of the batch.
+
+    ``padded``: the memory-efficient kernel wants rows of whole 16 elements; pad_bias copies others.
+    """
+    zero = tape.alloc((), itemsize, "attention bias")
+    lowest = tape.alloc((), itemsize, "attention bias")
+    bias = tape.alloc(("b", "s", "s"), itemsize, "attention bias")
+    del lowest, zero
+    return bias
 
 
 def _cudnn(tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -78,8 +92,14 @@ def _flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> Tensor
         # mha_bwd: row sums and dq's fp32 accumulator are rounded up to 128 queries; grouped heads get dk, dv each
         out: Gradients = [tape.alloc(shape, itemsize, "flash attention backward") for shape in shapes]
         delta = tape.alloc(("b", "heads", "s_round128"), 4, "flash attention row sums")
-        accumulator = tape.alloc(("b", "s_round128", "heads", "d_round32"), 4, "flash attention dq accumulator")
-        expanded = [tape.alloc(QUERY, itemsize, "flash attention expanded dk, dv") for _ in range(2)] if grouped else []
+        accumulator = tape.alloc(
+            ("b", "s_round128", "heads", "d_round32"), 4, "flash attention dq accumulator"
+        )
+        expanded = (
+            [tape.alloc(QUERY, itemsize, "flash attention expanded dk, dv") for _ in range(2)]
+            if grouped
+            else []
+        )
         del delta, accumulator, expanded
         return [grad if need else None for grad, need in zip(out, needs, strict=True)]
 

@@ -17,6 +17,7 @@ def dimensions(job: TrainingJob, architecture: Architecture) -> dict[str, int]:
     """Every dimension name that programs use, for one job on one device."""
     b, s, h = job.micro_batch, job.sequence_length, architecture.hidden_size
     d = architecture.head_dim
+    rotary = int(architecture.extra.get("rotary_dim") or d)
     chip = hardware(job.device)
     out = {
         "b": b,
@@ -30,6 +31,11 @@ def dimensions(job: TrainingJob, architecture: Architecture) -> dict[str, int]:
         "kv": architecture.kv_heads,
         "d": d,
         "half_d": d // 2,
+        "rotary": rotary,
+        "half_rotary": rotary // 2,
+        "d_rest": d - rotary,
+        "2ff": 2 * architecture.intermediate_size,
+        "qkv": (architecture.heads + 2 * architecture.kv_heads) * d,
         "q": architecture.heads * d,
         "kvd": architecture.kv_heads * d,
         "one": 1,
@@ -39,10 +45,12 @@ def dimensions(job: TrainingJob, architecture: Architecture) -> dict[str, int]:
         "d_round32": -(-d // 32) * 32,
         "sm_count": chip.sm_count,
         "threads_per_sm": chip.threads_per_sm,
+        "grouped_mm_kernel": int(chip.grouped_mm),
         "cublas_workspace": chip.cublas_workspace_bytes,
         "cublaslt_workspace": chip.cublaslt_workspace_bytes,
     }
     out.update(_parameter_sizes(architecture))
+    out.update(_expert_sizes(architecture))
     if job.lora is not None:
         out["rank"] = job.lora.rank
         out.update(_adapter_sizes(architecture, job.lora))
@@ -52,12 +60,27 @@ def dimensions(job: TrainingJob, architecture: Architecture) -> dict[str, int]:
 @lru_cache(maxsize=512)
 def _adapter_sizes(architecture: Architecture, lora: Lora) -> dict[str, int]:
     out: dict[str, int] = {}
-    for parts in adapters(architecture, lora).blocks.values():
+    found = adapters(architecture, lora)
+    for parts in (found.embeddings, found.final, found.head, *found.blocks.values()):
         for adapter in parts:
             module = adapter.parameter.name.removesuffix(".weight")
             for letter, shape in zip("AB", adapter.shapes, strict=True):
                 out[f"p:{module}.lora_{letter}.weight"] = prod(shape)
     return out
+
+
+def _expert_sizes(architecture: Architecture) -> dict[str, int]:
+    """The sizes of a mixture of experts: how many, how many a token goes to, and how wide each is."""
+    experts = architecture.extra.get("experts")
+    if not experts:
+        return {}
+    width = int(architecture.extra["moe_intermediate_size"] or 0)
+    return {
+        "experts": int(experts),
+        "top_k": int(architecture.extra["experts_per_token"] or 0),
+        "moe": width,
+        "2moe": 2 * width,
+    }
 
 
 @lru_cache(maxsize=512)

@@ -12,12 +12,13 @@ from itertools import accumulate
 from typing import Literal
 
 from trainmem.buckets import BUCKETS
-from trainmem.job import Optimizer, TrainingJob
+from trainmem.job import BaseQuantization, Lora, Optimizer, Precision, TrainingJob
 from trainmem.model import Architecture
 from trainmem.tape.dims import dimensions
+from trainmem.tape.loading import Loaded, load, trainables
 from trainmem.tape.optimizers import Trainable, optimizer_step
 from trainmem.tape.program import Program, compiled
-from trainmem.tape.step import size_in_bytes, trainables
+from trainmem.tape.step import size_in_bytes
 from trainmem.tape.structure import structure_of, weight_itemsize
 
 __all__ = ["FastFigures", "fast_figures"]
@@ -76,20 +77,37 @@ class _Meter:
 
 
 @lru_cache(maxsize=512)
-def _parameter_bytes(architecture: Architecture, itemsize: int) -> int:
-    """All parameters, each rounded up to 512 bytes."""
-    return sum((p.size_bytes + 511) & ~511 for p in trainables(architecture, itemsize))
+def _trained_bytes(architecture: Architecture, lora: Lora | None, itemsize: int) -> int:
+    """Everything that trains, each tensor rounded up to 512 bytes."""
+    return sum((p.size_bytes + 511) & ~511 for p in trainables(architecture, lora, itemsize))
+
+
+@lru_cache(maxsize=512)
+def _loaded(
+    architecture: Architecture, lora: Lora | None, quantization: BaseQuantization, precision: Precision
+) -> tuple[Loaded, Vector]:
+    """What loading the model leaves, by bucket."""
+    job = TrainingJob(
+        model=architecture.family, lora=lora, base_quantization=quantization, precision=precision
+    )
+    meter = _Meter()
+    counts = load(meter, job, architecture)
+    return counts, meter.kept
 
 
 @lru_cache(maxsize=512)
 def _optimizer_bytes(
-    architecture: Architecture, itemsize: int, optimizer: Optimizer, dims: tuple[tuple[str, int], ...]
+    architecture: Architecture,
+    lora: Lora | None,
+    itemsize: int,
+    optimizer: Optimizer,
+    dims: tuple[tuple[str, int], ...],
 ) -> tuple[int, int]:
-    """(state, highest temporaries of a step) of an optimizer over all parameters.
+    """(state, highest temporaries of a step) of an optimizer over all that trains.
 
     Both grow by the same amount with every further equal block, so one and two blocks tell all of them.
     """
-    everything = trainables(architecture, itemsize)
+    everything = trainables(architecture, lora, itemsize)
     scope = dict(dims)
     layers = architecture.layers
     if layers <= 2 or len(set(architecture.layer_kinds)) > 1:
@@ -152,9 +170,7 @@ def _signed(program: Program) -> tuple[_Signed, ...]:
             signed.append(~source.sizes[ordinal])
             buckets.append(source.buckets[ordinal])
             names.append(source.names[ordinal])
-        out.append(
-            _Signed(direction, block, tuple(signed), tuple(buckets), tuple(names), tuple(everywhere))
-        )
+        out.append(_Signed(direction, block, tuple(signed), tuple(buckets), tuple(names), tuple(everywhere)))
     return tuple(out)
 
 
@@ -162,32 +178,29 @@ def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
     """The figures of a steady step and the first step's peak."""
     dims = dimensions(job, architecture)
     itemsize = weight_itemsize(job)
-    masters = job.precision in ("bf16_master", "bf16_master_fp32_grads")
+    masters = job.lora is None and job.precision in ("bf16_master", "bf16_master_fp32_grads")
     fresh = compiled(structure_of(job, architecture))
     zeros = job.zero_grad == "zeros"
     adding = None
     if job.accumulation > 1 or zeros:
         adding = compiled(structure_of(job, architecture, accumulating=True))
 
-    base = [0] * _COUNT
+    counts, loaded = _loaded(architecture, job.lora, job.base_quantization, job.precision)
+    base = list(loaded)
     tokens = job.micro_batch * job.sequence_length * 8
-    base[_WEIGHTS] = (
-        _parameter_bytes(architecture, itemsize)
-        + sum((b.size_bytes + 511) & ~511 for b in architecture.buffers)
-        + ((tokens + 511) & ~511)
-        + (512 if job.task == "sequence_classification" else 0)
-    )
-    master_bytes = _parameter_bytes(architecture, 4) if masters else 0
-    base[_MASTERS] = master_bytes
+    base[_WEIGHTS] += ((tokens + 511) & ~511) + (512 if job.task == "sequence_classification" else 0)
+    master_bytes = base[_MASTERS]
     scope = tuple((k, dims[k]) for k in ("sm_count", "threads_per_sm"))
-    state, scratch = _optimizer_bytes(architecture, 4 if masters else itemsize, job.optimizer, scope)
+    state, scratch = _optimizer_bytes(
+        architecture, job.lora, 4 if masters else itemsize, job.optimizer, scope
+    )
     base[_STATE] = state
     base[_WORKSPACE] = sum(
         (size_in_bytes(fresh.sizes[part.sizes[ordinal]], dims) + 511) & ~511
         for part in fresh.parts
         for ordinal in part.once
     )
-    gradients = _parameter_bytes(architecture, itemsize)
+    gradients = _trained_bytes(architecture, job.lora, itemsize)
     if zeros:
         base[_GRADIENTS] = gradients
 
@@ -223,8 +236,8 @@ def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
         peak_module=module,
         buckets=tuple(buckets),
         first_step_peak_bytes=first,
-        parameters=architecture.parameter_count,
-        trainable_parameters=architecture.parameter_count,
+        parameters=counts.parameters,
+        trainable_parameters=counts.trainable_parameters,
     )
 
 

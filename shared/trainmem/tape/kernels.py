@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
+from trainmem.tape.sorting import radix_sort_scratch, scan_scratch
+
 __all__ = [
     "cudnn_attention_backward_workspace",
     "efficient_attention_backward_workspace",
@@ -98,9 +100,7 @@ def reduction_semaphores(
     d: Dims, outputs: tuple[str, ...], inputs: tuple[str, ...], fastest: bool, itemsize: int
 ) -> int:
     """Bytes of the counters by which the blocks of one sum find the last among them."""
-    shares, grid, *_ = _reduction(
-        d, _size(d, outputs), _size(d, inputs), fastest=fastest, itemsize=itemsize
-    )
+    shares, grid, *_ = _reduction(d, _size(d, outputs), _size(d, inputs), fastest=fastest, itemsize=itemsize)
     return 0 if shares == 1 else 4 * grid
 
 
@@ -135,13 +135,9 @@ def sorted_scalar(d: Dims, tokens: tuple[str, ...]) -> int:
 
 
 def sort_workspace(d: Dims, tokens: tuple[str, ...]) -> int:
-    """Scratch of CUB's radix sort of int64 keys with int64 values.
-
-    Second buffers for keys and values, and the histograms and look-back states of its digit passes (17,919
-    bytes as read from the allocator at 4,096 keys; they grow by one state a tile, which is left out).
-    """
+    """Scratch of the sort of a sorting embedding backward, by whole keys."""
     count = _size(d, tokens)
-    return 16 * count + 17_919 if count > SORTED_EMBEDDING_FROM else 0
+    return radix_sort_scratch(count, 64) if count > SORTED_EMBEDDING_FROM else 0
 
 
 def sorted_scan(d: Dims, tokens: tuple[str, ...]) -> int:
@@ -164,19 +160,20 @@ def partial_segment_sums(d: Dims, tokens: tuple[str, ...], rows: str, width: str
     return 4 * _partial_segments(d, tokens, rows) * (-(-d[width] // 32) * 32)
 
 
-def efficient_attention_backward_workspace(d: Dims, batch: str, heads: str, length: str, head_dim: str) -> int:
+def efficient_attention_backward_workspace(
+    d: Dims, batch: str, heads: str, length: str, head_dim: str
+) -> int:
     """Scratch of the memory-efficient attention backward in fp32: dq accumulators and a counter a query block."""
     b, a, s, e = d[batch], d[heads], d[length], d[head_dim]
     return 4 * b * a * s * e + 128 * b * a
 
 
 def scan_workspace(d: Dims, length: tuple[str, ...]) -> int:
-    """Scratch of CUB's device-wide scan over int64: 16-byte states of each tile of 128 elements, padded.
+    """Scratch of a cumulative sum of int64 over one row, which runs through CUB.
 
-    A cumulative sum over one row runs through CUB; over several rows through ATen's own kernel, without scratch.
+    Over several rows it runs through ATen's own kernel, without scratch.
     """
-    tiles = -(-_size(d, length) // 128)
-    return 16 * (tiles + 32) + 255
+    return scan_scratch(_size(d, length), 8)
 
 
 def nf4_scales(d: Dims, numel: str) -> int:

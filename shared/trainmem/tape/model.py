@@ -35,6 +35,7 @@ class Structure:
     lora: frozenset[str] | None
     adapter_itemsize: int
     quantization: str
+    quantized: frozenset[str]
     dropout: tuple[tuple[str, bool], ...]
     accumulating: bool
     scaled_loss: bool
@@ -88,7 +89,7 @@ class Block:
     def adapted(self, name: str) -> bool:
         """Whether this layer has a LoRA adapter."""
         lora = self.model.structure.lora
-        return lora is not None and f"{name}.weight" in lora and self.prefix != ""
+        return lora is not None and f"{name}.weight" in lora
 
     def adapter(self, name: str) -> tuple[str, Tensor]:
         """(full name, tensor) of a trainable adapter matrix."""
@@ -105,7 +106,7 @@ class Block:
         bias = self.weight(f"{name}.bias") if self.has(f"{name}.bias") else None
         if conv1d and bias is not None:
             return ops.addmm(tape, x, self.weight(f"{name}.weight"), bias, features, transposed=False)
-        if quantization != "none" and self.prefix:
+        if f"{name}.weight" in self.model.structure.quantized:
             original = self.model.structure.weight_itemsize
             return base_linear(tape, x, f"{name}.weight", features, quantization, bias, original)
         return ops.linear(tape, x, self.weight(f"{name}.weight"), features, bias)
@@ -130,7 +131,8 @@ class Model:
         names = dict(self.structure.parameters)
         self.outside = Block(self, "", self.structure.outside)
         self.blocks = [
-            Block(self, f"layers.{index}.", names[kind]) for index, kind in enumerate(self.structure.layer_kinds)
+            Block(self, f"layers.{index}.", names[kind])
+            for index, kind in enumerate(self.structure.layer_kinds)
         ]
 
     def extra(self, key: str) -> Any:

@@ -41,7 +41,7 @@ CUBLAS = ("cublas",)
 
 
 def _only(grads: Gradients) -> Tensor:
-    grad = grads[0]
+    grad: Tensor | None = grads[0]
     assert grad is not None
     return grad
 
@@ -397,6 +397,18 @@ def heads_of(tape: Tape, a: Tensor, shape: Shape, *, copies: bool) -> Tensor:
             return [tape.alloc(back, itemsize, "transpose backward")]
 
         out.node, out.requires_grad = tape.node("transpose", [a], backward), True
+    return out
+
+
+def alias(tape: Tape, a: Tensor) -> Tensor:
+    """A slice that takes everything: the gradient passes through."""
+    out = Tensor(tape, a.storage, a.shape, a.itemsize, view=True)
+    if tape.wants_grad(a):
+
+        def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+            return [_only(grads).alias()]
+
+        out.node, out.requires_grad = tape.node("alias", [a], backward), True
     return out
 
 

@@ -187,9 +187,7 @@ def _muon(sink: Sink, parameters: Sequence[Trainable], first: bool, dims: Mappin
         update = sink.allocate(p.size_bytes, _SCRATCH, "Muon nesterov update", p.name)
         sink.free(result)
         owned = p.itemsize != 2
-        current = (
-            sink.allocate(2 * p.numel, _SCRATCH, "Muon bf16 update", p.name) if owned else -1
-        )
+        current = sink.allocate(2 * p.numel, _SCRATCH, "Muon bf16 update", p.name) if owned else -1
         norm = sink.allocate(2, _SCRATCH, "norm", p.name)
         _reduce(sink, p, 1, p.numel, True, dims)
         clamped = sink.allocate(2, _SCRATCH, "norm", p.name)

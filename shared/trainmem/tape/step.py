@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 
 from trainmem.buckets import BUCKETS
@@ -13,19 +12,18 @@ from trainmem.model import Architecture
 from trainmem.recording import Recording
 from trainmem.tape.core import SizeSpec
 from trainmem.tape.dims import dimensions
+from trainmem.tape.loading import load, trainables
 from trainmem.tape.optimizers import Trainable, optimizer_step
 from trainmem.tape.program import Part, PartLabel, Program, compiled
-from trainmem.tape.structure import representative_layers, structure_of, weight_itemsize
+from trainmem.tape.structure import structure_of, weight_itemsize
 
-__all__ = ["record", "size_in_bytes", "trainables"]
+__all__ = ["record", "size_in_bytes"]
 
 STEPS = 3
 """Steps recorded: state appears in the first, the allocator's blocks settle in the second, the third is steady."""
 
 _WEIGHTS = BUCKETS.index("weights")
-_MASTERS = BUCKETS.index("master_weights")
 _GRADIENTS = BUCKETS.index("gradients")
-_TEMPORARIES = BUCKETS.index("temporaries")
 
 
 def size_in_bytes(spec: SizeSpec, dims: Mapping[str, int]) -> int:
@@ -142,9 +140,7 @@ class _Layout:
                     everywhere.append(len(bases))
                 where = home if home <= 2 or shown == self.layers else self.layers - shown + home
             bases.append(self._base[(home_direction, where)])
-        recording.events += [
-            value if slot < 0 else ~(bases[slot] + value) for value, slot in template.code
-        ]
+        recording.events += [value if slot < 0 else ~(bases[slot] + value) for value, slot in template.code]
         for slot in everywhere:
             # block 2 stands for all inner blocks: what is freed of it here is freed of each of them
             home_direction = template.homes[slot][0]
@@ -169,43 +165,17 @@ class _Layout:
         return out
 
 
-@lru_cache(maxsize=256)
-def trainables(architecture: Architecture, itemsize: int) -> tuple[Trainable, ...]:
-    """Every parameter as the optimizer sees it, in registration order."""
-    return tuple(
-        Trainable(prefix + parameter.name, parameter.shape, itemsize)
-        for prefix, parameter in architecture.parameters()
-    )
-
-
-def _load(recording: Recording, job: TrainingJob, architecture: Architecture, itemsize: int) -> None:
-    """The model's parameters and buffers, then the batch, as building it on the device allocates them."""
-    for p in trainables(architecture, itemsize):
-        recording.allocate(p.size_bytes, _WEIGHTS, "parameter", p.name)
-    for buffer in architecture.buffers:
-        recording.allocate(buffer.size_bytes, _WEIGHTS, "buffer", buffer.name)
-    if architecture.tied:
-        # the head is created, then replaced by the embedding's weight
-        numel = architecture.vocab_size * architecture.hidden_size
-        recording.free(recording.allocate(numel * itemsize, _TEMPORARIES, "head before tying", "lm_head"))
-
-
 def record(job: TrainingJob, architecture: Architecture) -> Recording:
     """Build the recording of three steps of ``job``."""
-    recording = Recording(
-        parameters=architecture.parameter_count, trainable_parameters=architecture.parameter_count
-    )
+    recording = Recording()
     dims = dimensions(job, architecture)
-    itemsize = weight_itemsize(job)
     layers = architecture.layers
     recording.mark(0, "setup")
-    _load(recording, job, architecture, itemsize)
-    parameters = trainables(architecture, itemsize)
-    masters = job.precision in ("bf16_master", "bf16_master_fp32_grads")
-    if masters:
-        parameters = trainables(architecture, 4)
-        for p in parameters:
-            recording.allocate(p.size_bytes, _MASTERS, "master weight", p.name)
+    loaded = load(recording, job, architecture)
+    recording.parameters = loaded.parameters
+    recording.trainable_parameters = loaded.trainable_parameters
+    masters = job.lora is None and job.precision in ("bf16_master", "bf16_master_fp32_grads")
+    parameters = trainables(architecture, job.lora, 4 if masters else weight_itemsize(job))
     recording.allocate(job.micro_batch * job.sequence_length * 8, _WEIGHTS, "token ids")
     if job.task == "sequence_classification":
         recording.allocate(job.micro_batch * 8, _WEIGHTS, "labels")
@@ -237,9 +207,7 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
     return recording
 
 
-def _widen(
-    recording: Recording, parameters: tuple[Trainable, ...], held: dict[str, int]
-) -> dict[str, int]:
+def _widen(recording: Recording, parameters: tuple[Trainable, ...], held: dict[str, int]) -> dict[str, int]:
     """Each 16-bit gradient becomes an fp32 one of its master, and is freed."""
     out: dict[str, int] = {}
     for p in parameters:
@@ -247,6 +215,3 @@ def _widen(
             out[p.name] = recording.allocate(p.size_bytes, _GRADIENTS, "master gradient", p.name)
             recording.free(held[p.name])
     return out
-
-
-_ = representative_layers

@@ -12,7 +12,7 @@ from trainmem.tape.families import FORWARD
 from trainmem.tape.hardware import hardware
 from trainmem.tape.model import Structure
 
-__all__ = ["Unsupported", "representative_layers", "structure_of", "weight_itemsize"]
+__all__ = ["Unsupported", "quantized_weights", "representative_layers", "structure_of", "weight_itemsize"]
 
 
 class Unsupported(Exception):
@@ -65,7 +65,17 @@ def adapted_weights(architecture: Architecture, lora: Lora | None) -> frozenset[
     if lora is None:
         return None
     found = adapters(architecture, lora)
-    return frozenset(a.parameter.name for parts in found.blocks.values() for a in parts)
+    groups = (found.embeddings, found.final, found.head, *found.blocks.values())
+    return frozenset(a.parameter.name for parts in groups for a in parts)
+
+
+@lru_cache(maxsize=512)
+def quantized_weights(architecture: Architecture) -> frozenset[str]:
+    """Names of the weights that a packed base packs: ordinary linear layers, never the head or Conv1D."""
+    if architecture.family == "gpt2":
+        return frozenset()
+    groups = (architecture.embeddings, architecture.final, *architecture.blocks.values())
+    return frozenset(p.name for parts in groups for p in parts if p.kind == "linear")
 
 
 def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: bool = False) -> Structure:
@@ -93,12 +103,14 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
         lora=adapted_weights(architecture, job.lora),
         adapter_itemsize=4,
         quantization=job.base_quantization,
+        quantized=quantized_weights(architecture) if job.base_quantization != "none" else frozenset(),
         dropout=tuple(sorted((where, rate > 0) for where, rate in architecture.dropout.items())),
         accumulating=accumulating,
         scaled_loss=job.accumulation > 1,
         loss_scaling=job.precision == "amp_fp16",
         windowed=window_hides(job, architecture),
-        partial_rotary=(architecture.extra.get("rotary_dim") or architecture.head_dim) != architecture.head_dim,
+        partial_rotary=(architecture.extra.get("rotary_dim") or architecture.head_dim)
+        != architecture.head_dim,
         batch_of_one=job.micro_batch == 1,
         input_gradients=job.lora is not None and job.checkpointing != "none",
     )

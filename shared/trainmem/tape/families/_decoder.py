@@ -10,7 +10,17 @@ from trainmem.tape.core import Gradients, Tape, Tensor
 from trainmem.tape.masks import causal_mask, sliding_causal_mask
 from trainmem.tape.model import Block, Model
 
-__all__ = ["HIDDEN", "attend", "attention_and_weights", "causal_loss", "masks", "positions", "rms_norm", "run_blocks", "token_ids"]
+__all__ = [
+    "HIDDEN",
+    "attend",
+    "attention_and_weights",
+    "causal_loss",
+    "masks",
+    "positions",
+    "rms_norm",
+    "run_blocks",
+    "token_ids",
+]
 
 HIDDEN = ("b", "s", "h")
 QUERY = ("b", "heads", "s", "d")
@@ -48,22 +58,54 @@ def rms_norm(block: Block, x: Tensor, name: str) -> Tensor:
         return ops.mul(tape, block.weight(f"{name}.weight")[1], tape.cast(hidden, itemsize), x.shape)
 
 
-def attend(model: Model, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention over (b, heads, s, d), fused or eager; the result is (b, s, q)."""
-    return attention_and_weights(model, q, k, v, mask)[0]
+def attend(
+    model: Model,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    *,
+    heads_first: bool = False,
+    soft_cap: bool = False,
+) -> Tensor:
+    """Attention over (b, heads, s, d), fused or eager; the result is (b, s, q).
+
+    ``heads_first``: q and k were made contiguous over heads (by a concatenation), not viewed from rows of tokens.
+    ``soft_cap``: eager scores pass through cap * tanh(scores / cap); fused attention leaves the cap out.
+    """
+    return attention_and_weights(model, q, k, v, mask, heads_first=heads_first, soft_cap=soft_cap)[0]
 
 
 def attention_and_weights(
-    model: Model, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
+    model: Model,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    *,
+    heads_first: bool = False,
+    soft_cap: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """The same with the probabilities, which eager attention returns and a block's frame keeps to its end."""
-    tape = model.tape
+    tape, kernel = model.tape, model.structure.kernel
     if model.structure.attention == "eager":
-        return eager_attention(model, q, k, v, mask)
-    out = scaled_dot_product(
-        tape, q, k, v, kernel=model.structure.kernel, grouped=model.structure.grouped, mask=mask
-    )
+        return eager_attention(model, q, k, v, mask, heads_first=heads_first, soft_cap=soft_cap)
+    grouped = model.structure.grouped and mask is None
+    if (
+        mask is not None
+    ):  # sdpa_attention.use_gqa_in_sdpa: grouped heads are left to the kernel without one only
+        k, v = repeat_kv(model, k), repeat_kv(model, v)
+        kernel = kernel if kernel == "cudnn" else "efficient"
+    out = scaled_dot_product(tape, q, k, v, kernel=kernel, grouped=grouped, mask=mask)
+    if heads_first and kernel in ("cudnn", "flash"):  # their output lies in memory as q does
+        out = ops.clone(tape, out)
     return tape.view(out, ("b", "s", "q")), None
+
+
+def value_copies(model: Model, mask: Tensor | None) -> bool:
+    """Whether the gradient of v arrives contiguous over heads, so that viewing it as rows of tokens copies it."""
+    structure = model.structure
+    return (structure.unfused or (structure.grouped and mask is not None)) and not structure.one_head
 
 
 def repeat_kv(model: Model, x: Tensor) -> Tensor:
@@ -79,7 +121,14 @@ def repeat_kv(model: Model, x: Tensor) -> Tensor:
 
 
 def eager_attention(
-    model: Model, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
+    model: Model,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    *,
+    heads_first: bool = False,
+    soft_cap: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """transformers' eager_attention_forward of the Llama kind: every score is a tensor, softmax runs in fp32."""
     tape = model.tape
@@ -87,7 +136,12 @@ def eager_attention(
     keys = repeat_kv(model, k)
     values = repeat_kv(model, v)
     contiguous = model.structure.grouped
-    weights = ops.scale(tape, ops.matmul(tape, q, keys, SCORES, copies=(True, not contiguous)))
+    copies = (not heads_first, not (contiguous or heads_first))
+    weights = ops.scale(tape, ops.matmul(tape, q, keys, SCORES, copies=copies))
+    if soft_cap:
+        weights = ops.scale(tape, weights, "soft cap")
+        weights = ops.unary(tape, "tanh", weights, saves_input=False)
+        weights = ops.scale(tape, weights, "soft cap")
     if mask is not None:
         weights = ops.add(tape, weights, mask)
     weights = tape.cast(ops.softmax(tape, weights, wide=True), width)
@@ -139,7 +193,9 @@ def causal_loss(model: Model, logits: Tensor) -> Tensor:
         wide = tape.cast(logits, 4)
         padded = tape.alloc(("b", "s_plus_1"), 8, "labels padded")
         # labels[..., 1:] of one row is contiguous as it stands
-        labels = padded.alias() if model.structure.batch_of_one else tape.alloc(("b", "s"), 8, "labels shifted")
+        labels = (
+            padded.alias() if model.structure.batch_of_one else tape.alloc(("b", "s"), 8, "labels shifted")
+        )
         loss = cross_entropy(tape, wide, labels)
         del wide, padded
     return loss
