@@ -1,7 +1,7 @@
 """Attention masks as transformers' masking_utils makes them before the first block.
 
 Fused attention needs none while plain causality (or none at all) says everything; a sliding window does from
-the length on at which it hides something. Eager attention always adds one, except an encoder's full attention.
+the length on at which it hides something. Eager attention adds one, except an encoder's full attention.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def sliding_bidirectional_mask(model: Model) -> Tensor | None:
 
 
 def padded_causal_mask(model: Model, padding: Tensor) -> Tensor | None:
-    """create_causal_mask with a padding mask of ones, which fused attention drops once it has been looked at."""
+    """create_causal_mask with a padding mask of ones, which fused attention looks at and drops."""
     tape = model.tape
     with tape.module("causal mask"):
         allowed = tape.alloc(padding.shape, 1, "padding mask")
@@ -63,7 +63,7 @@ def padded_causal_mask(model: Model, padding: Tensor) -> Tensor | None:
 
 
 def _packed_sequences(model: Model) -> None:
-    """find_packed_sequence_indices: a cumulative sum over the steps between position ids, and a look at its end."""
+    """find_packed_sequence_indices: a cumulative sum over the gaps between position ids, and its end."""
     tape, batch = model.tape, ("b", "s")
     first = tape.alloc(("b",), 8, "packed sequences")
     joined = tape.alloc(("b", "s_plus_1"), 8, "packed sequences")

@@ -1,11 +1,11 @@
-"""Rotary position embedding, as every transformers model file writes it (rotate_half, apply_rotary_pos_emb)."""
+"""Rotary position embedding, as transformers' model files write it (rotate_half, apply_rotary_pos_emb)."""
 
 from __future__ import annotations
 
 from trainmem.tape import ops
 from trainmem.tape.core import Tape, Tensor
 
-__all__ = ["KEY", "QUERY", "apply_rotary", "rotary_tables", "rotated"]
+__all__ = ["KEY", "QUERY", "apply_rotary", "rotary_tables", "rotated", "rotated_part", "with_rest"]
 
 QUERY = ("b", "heads", "s", "d")
 KEY = ("b", "kv", "s", "d")
@@ -14,7 +14,7 @@ _HALF = {"d": "half_d", "rotary": "half_rotary"}
 
 
 def rotary_tables(tape: Tape, itemsize: int, width: str = "d") -> tuple[Tensor, Tensor]:
-    """cos and sin of every position over ``width`` dimensions, computed in fp32 and cast to ``itemsize`` bytes.
+    """cos and sin of every position over ``width`` dimensions, computed in fp32, then of ``itemsize`` bytes.
 
     The outer product of frequencies and positions is a batched matrix product, the step's first.
     """
@@ -55,3 +55,17 @@ def rotated(tape: Tape, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def apply_rotary(tape: Tape, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Rotary position embedding of queries and keys."""
     return rotated(tape, q, cos, sin), rotated(tape, k, cos, sin)
+
+
+def rotated_part(tape: Tape, x: Tensor, width: str) -> tuple[Tensor, Tensor]:
+    """(x[..., :rotary_dim], x[..., rotary_dim:]); the second is empty where all of a head is rotated."""
+    if width == "d":
+        return ops.alias(tape, x), ops.slice_of(tape, x, (*x.shape[:-1], "d_rest"))
+    return ops.slice_of(tape, x, (*x.shape[:-1], width)), ops.slice_of(tape, x, (*x.shape[:-1], "d_rest"))
+
+
+def with_rest(tape: Tape, embedded: Tensor, rest: Tensor) -> Tensor:
+    """cat([embedded, rest], dim=-1); autocast casts both to the wider dtype first."""
+    if tape.autocast:
+        rest = tape.cast(rest, embedded.itemsize)
+    return ops.cat_halves(tape, [embedded, rest], (*rest.shape[:-1], "d"))

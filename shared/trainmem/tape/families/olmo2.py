@@ -1,4 +1,4 @@
-"""OLMo 2 (transformers: models/olmo2/modeling_olmo2.py): norms after attention and MLP, and over all of q and k."""
+"""OLMo 2 (transformers: models/olmo2/modeling_olmo2.py): norms after attention and MLP, and on whole q and k."""
 
 from __future__ import annotations
 
