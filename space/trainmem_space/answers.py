@@ -12,18 +12,37 @@ from trainmem.model import catalogue, resolve
 from trainmem.verdict import Verdict, verdict
 from trainmem.whiteboard import Whiteboard, whiteboard
 
-__all__ = ["Detail", "answer", "board", "known_model", "model_names", "one_step", "verdict_on"]
+__all__ = [
+    "Detail",
+    "answer",
+    "board",
+    "known_model",
+    "model_names",
+    "one_step",
+    "replayable",
+    "three_things",
+    "verdict_on",
+]
 
 Detail = Literal["fast", "exact"]
+
+# The exact answer replays every block of every micro batch. Beyond this many it would take seconds that one
+# visitor takes from all others; the fast answer, which leaves out reserved memory, stands instead.
+_MOST_BLOCKS = 800
 
 # Enough for a few visitors moving levers; an entry is a few kilobytes.
 _KEPT = 512
 
 
+def replayable(job: TrainingJob) -> bool:
+    """Whether the whole step is short enough to be replayed for a visitor."""
+    return resolve(job).architecture.layers * job.accumulation <= _MOST_BLOCKS
+
+
 @lru_cache(maxsize=_KEPT)
 def answer(job: TrainingJob, detail: Detail) -> Estimate:
-    """The tape's estimate. Raises `ValueError` with one line for a job that cannot be."""
-    return estimate(job, engine="tape", detail=detail)
+    """The tape's estimate; never exact where `replayable` says no. Raises `ValueError`, one line."""
+    return estimate(job, engine="tape", detail=detail if replayable(job) else "fast")
 
 
 @lru_cache(maxsize=_KEPT)
@@ -40,7 +59,12 @@ def board(job: TrainingJob) -> Whiteboard:
 
 @lru_cache(maxsize=64)
 def one_step(job: TrainingJob, first_step: bool = False) -> Timeline:
-    """The named instants and the curve of one step."""
+    """The named instants and the curve of one step. Raises `ValueError` where it cannot be replayed here."""
+    if not replayable(job):
+        raise JobError(
+            f"accumulation: {job.accumulation:,} micro batches are too many to replay while you wait; "
+            "the Calculator's figures hold, and `trainmem estimate` replays them on your machine"
+        )
     return timeline(job, engine="tape", first_step=first_step)
 
 

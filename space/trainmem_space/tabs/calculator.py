@@ -224,7 +224,10 @@ def _shown(session: Session, job: TrainingJob, detail: answers.Detail) -> Views:
 
 def _step(job: TrainingJob) -> str:
     limit = next((line for line in capacity_lines(job.device) if line.chosen), None)
-    return step_view(answers.one_step(job), limit)
+    try:
+        return step_view(answers.one_step(job), limit)
+    except ValueError as error:
+        return f'<h2>One step</h2><p class="tm-note">{escape(str(error))}.</p>'
 
 
 def _answered(session: Session, find: Callable[[], TrainingJob]) -> list[Any]:
@@ -326,6 +329,8 @@ def _exact(session: Session) -> list[Any]:
     job, serial = session.job, session.serial
     try:
         views = [*_shown(session, job, "exact")[:3], _step(job)]
-    except ValueError:
+    except Exception:
+        # The fast answer stands on the page; an error here would only cover it.
+        _log.exception("no exact answer")
         return [gr.skip()] * 4
     return views if session.serial == serial else [gr.skip()] * 4

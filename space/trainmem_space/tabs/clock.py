@@ -59,7 +59,7 @@ def _turned(data: dict[str, Any] | None, first_step: bool, checkpointing: str) -
     try:
         return [_about(job), _clock(job, first_step, checkpointing)]
     except ValueError as error:
-        return [error_line(str(error)), gr.skip()]
+        return [_about(job), error_line(str(error))]
 
 
 def _opened(request: gr.Request) -> list[Any]:

@@ -26,7 +26,8 @@ def breakdown_view(estimate: dict[str, Any], board: Whiteboard) -> str:
     link = quote(breakdown_csv(estimate, board))
     return (
         '<h2>Where it comes from</h2><div class="tm-breakdown">'
-        '<div class="tm-cells tm-head"><span>Open for the sum</span><span>Tape</span>'
+        '<div class="tm-cells tm-head"><span>Open for the sum</span>'
+        f"<span>{estimate['engine'].capitalize()}</span>"
         f"<span>Whiteboard</span></div>{rows}"
         '<div class="tm-cells tm-total"><span>Total</span>'
         f"<span>{size(estimate['peak_allocated_bytes'])}</span><span>{size(board.peak_bytes)}</span></div></div>"

@@ -96,7 +96,7 @@ def _now(session: Session, job: TrainingJob, detail: answers.Detail) -> Bar:
         outline = answers.answer(session.ghost, detail).to_json()["peak_allocated_bytes"]
         ghost = f"; outline: {size(outline)} with {escape(described(session.ghost, job))}"
     return Bar(
-        caption=f"<b>Tape</b> {size(total)}{held}{ghost or ''}",
+        caption=f"<b>{estimate['engine'].capitalize()}</b> {size(total)}{held}{ghost or ''}",
         buckets_bytes=estimate["buckets_at_peak"],
         total_bytes=total,
         end_bytes=max(total, reserved or 0),

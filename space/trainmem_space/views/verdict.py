@@ -33,6 +33,8 @@ def verdict_view(estimate: dict[str, Any], verdict: Verdict, *, described: str, 
             f'<p class="tm-lever">{sentence} <button type="button" data-action="apply">Apply</button></p>'
         )
     parts.append(f'<p class="tm-job">{escape(described)}</p>')
+    if detail == "exact" and reserved is None and estimate["engine"] == "tape":
+        parts.append('<p class="tm-note">Too many micro batches to replay here: without reserved memory.</p>')
     parts += [f'<p class="tm-note">{escape(warning)}</p>' for warning in estimate["warnings"]]
     return (
         f'<section class="tm-verdict {state}" data-detail="{detail}" aria-live="polite">'
