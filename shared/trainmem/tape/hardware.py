@@ -13,12 +13,17 @@ __all__ = ["Hardware", "hardware"]
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """``sm_count`` and ``threads_per_sm`` size split reductions; ``attention`` is SDPA's choice for 16-bit."""
+    """``sm_count`` and ``threads_per_sm`` size split reductions; ``attention`` is SDPA's choice for 16-bit.
+
+    ``grouped_mm``: the device runs grouped bf16 products in one CUTLASS kernel (ATen/native/cuda/GroupedBlas.cpp:
+    compute capability 9.0 and 10.0 alone), and not one by one.
+    """
 
     sm_count: int
     threads_per_sm: int
     attention: Kernel
     cublas_workspace_bytes: int
+    grouped_mm: bool
     cublaslt_workspace_bytes: int = 1 << 20
 
 
@@ -64,4 +69,5 @@ def hardware(name: str) -> Hardware:
         threads_per_sm=_THREADS_PER_SM.get(capability, 1536),
         attention=attention,
         cublas_workspace_bytes=spec.cublas_workspace_bytes,
+        grouped_mm=capability in ((9, 0), (10, 0)),
     )

@@ -60,6 +60,8 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
             "experts": experts,
             "experts_per_token": config.experts_per_token(experts),
             "moe_intermediate_size": sizes.intermediate_size,
+            # Fixed in the router's code.
+            "normalized_routing": True,
         },
     )
 

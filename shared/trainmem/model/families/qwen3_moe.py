@@ -32,6 +32,7 @@ _DEFAULTS: dict[str, Any] = {
     "num_experts_per_tok": 8,
     "num_experts": 128,
     "mlp_only_layers": None,
+    "norm_topk_prob": False,
 }
 
 
@@ -95,6 +96,7 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
             "experts": experts,
             "experts_per_token": config.experts_per_token(experts),
             "moe_intermediate_size": moe_intermediate_size,
+            "normalized_routing": config.flag("norm_topk_prob"),
         },
     )
 

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from trainmem.tape import ops
 from trainmem.tape.core import Tape, Tensor
-from trainmem.tape.families._decoder import attention_and_weights, causal_loss, masks, positions, rms_norm, run_blocks, token_ids
+from trainmem.tape.families._decoder import (
+    attention_and_weights,
+    causal_loss,
+    masks,
+    positions,
+    rms_norm,
+    run_blocks,
+    token_ids,
+)
 from trainmem.tape.model import Block, Model
 
-__all__ = ["apply_rotary", "forward", "rotary_tables"]
+__all__ = ["apply_rotary", "attention", "forward", "rotary_tables"]
 
 QUERY = ("b", "heads", "s", "d")
 KEY = ("b", "kv", "s", "d")
@@ -52,13 +60,16 @@ def apply_rotary(tape: Tape, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> 
     return rotated[0], rotated[1]
 
 
-def _attention(
+def attention(
     block: Block, hidden: Tensor, tables: tuple[Tensor, Tensor], mask: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
+    """LlamaAttention, and the probabilities that eager attention returns."""
     model, tape = block.model, block.model.tape
     q = ops.heads_of(tape, block.linear(hidden, "self_attn.q_proj", "q"), QUERY, copies=True)
     k = ops.heads_of(tape, block.linear(hidden, "self_attn.k_proj", "kvd"), KEY, copies=True)
-    v = ops.heads_of(tape, block.linear(hidden, "self_attn.v_proj", "kvd"), KEY, copies=model.structure.unfused)
+    v = ops.heads_of(
+        tape, block.linear(hidden, "self_attn.v_proj", "kvd"), KEY, copies=model.structure.unfused
+    )
     with tape.module("self_attn.rotary"):
         q, k = apply_rotary(tape, q, k, *tables)
     with tape.module("self_attn"):
@@ -85,7 +96,7 @@ def _block(
     tape = block.model.tape
     residual = hidden
     hidden = rms_norm(block, hidden, "input_layernorm")
-    hidden, _ = _attention(block, hidden, tables, mask)
+    hidden, _ = attention(block, hidden, tables, mask)
     hidden = ops.add(tape, residual, hidden)
     residual = hidden
     hidden = rms_norm(block, hidden, "post_attention_layernorm")
