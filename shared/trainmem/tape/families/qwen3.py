@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from trainmem.tape import ops
 from trainmem.tape.core import Tensor
-from trainmem.tape.families._decoder import attend, rms_norm
+from trainmem.tape.families._decoder import attention_and_weights, rms_norm, value_copies
 from trainmem.tape.families._rotary_decoder import Tables, gated_mlp, rotary_decoder
 from trainmem.tape.model import Block, Model
 from trainmem.tape.rotary import KEY, QUERY, apply_rotary
 
-__all__ = ["forward"]
+__all__ = ["attention", "forward"]
 
 PER_HEAD = {"q": ("b", "s", "heads", "d"), "k": ("b", "s", "kv", "d")}
 
@@ -25,24 +25,27 @@ def _normed_heads(block: Block, hidden: Tensor, which: str, features: str) -> Te
     return rms_norm(block, heads, f"self_attn.{which}_norm")
 
 
-def _attention(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
+def attention(
+    block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Qwen3Attention, and the probabilities that eager attention returns."""
     model, tape = block.model, block.model.tape
     q = tape.view(_normed_heads(block, hidden, "q", "q"), QUERY, "transpose")
     k = tape.view(_normed_heads(block, hidden, "k", "kvd"), KEY, "transpose")
-    eager = model.structure.attention == "eager"
-    v = ops.heads_of(tape, block.linear(hidden, "self_attn.v_proj", "kvd"), KEY, copies=eager)
+    v = block.linear(hidden, "self_attn.v_proj", "kvd")
+    v = ops.heads_of(tape, v, KEY, copies=model.structure.unfused)
     with tape.module("self_attn.rotary"):
         q, k = apply_rotary(tape, q, k, *tables)
     with tape.module("self_attn"):
-        out = attend(model, q, k, v, mask)
-    return block.linear(out, "self_attn.o_proj", "h")
+        out, weights = attention_and_weights(model, q, k, v, mask)
+    return block.linear(out, "self_attn.o_proj", "h"), weights, weights
 
 
 def _block(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None, at: Tensor) -> Tensor:
     tape = block.model.tape
     residual = hidden
     hidden = rms_norm(block, hidden, "input_layernorm")
-    hidden = _attention(block, hidden, tables, mask)
+    hidden, _ = attention(block, hidden, tables, mask)
     hidden = ops.add(tape, residual, hidden)
     residual = hidden
     hidden = rms_norm(block, hidden, "post_attention_layernorm")
