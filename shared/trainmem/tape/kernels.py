@@ -15,6 +15,9 @@ from trainmem.tape.sorting import radix_sort_scratch, scan_scratch
 __all__ = [
     "cudnn_attention_backward_workspace",
     "efficient_attention_backward_workspace",
+    "liger_input",
+    "liger_logits",
+    "liger_weight",
     "nf4_scales",
     "partial_segment_offsets",
     "partial_segment_sums",
@@ -179,3 +182,34 @@ def scan_workspace(d: Dims, length: tuple[str, ...]) -> int:
 def nf4_scales(d: Dims, numel: str) -> int:
     """fp32 scales of an NF4 weight, one a block of 64 elements."""
     return 4 * -(-d[numel] // 64)
+
+
+def _liger_rows(d: Dims, which: str) -> int:
+    """Tokens in the first, a middle or the last chunk of Liger's loss; 0 where there is no such chunk.
+
+    chunk = next_power_of_2(ceil(tokens / ceil(V / h))), so that a chunk's logits take about tokens x h.
+    """
+    tokens = d["b"] * d["s"]
+    share = -(-tokens // -(-d["v"] // d["h"]))
+    chunk = min(1 << (share - 1).bit_length(), tokens)
+    count = -(-tokens // chunk)
+    if which == "first":
+        return chunk
+    if which == "middle":
+        return chunk if count > 2 else 0
+    return tokens - (count - 1) * chunk if count > 1 else 0
+
+
+def liger_logits(d: Dims, which: str, itemsize: int) -> int:
+    """The logits of one chunk."""
+    return _liger_rows(d, which) * d["v"] * itemsize
+
+
+def liger_input(d: Dims, which: str, itemsize: int) -> int:
+    """The hidden states of one chunk."""
+    return _liger_rows(d, which) * d["h"] * itemsize
+
+
+def liger_weight(d: Dims, which: str, rows: str, itemsize: int) -> int:
+    """The head's weight cast for one chunk."""
+    return d[rows] * d["h"] * itemsize if _liger_rows(d, which) else 0

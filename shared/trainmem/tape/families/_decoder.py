@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from trainmem.tape import ops
 from trainmem.tape.attention import scaled_dot_product
 from trainmem.tape.core import Gradients, Tape, Tensor
+from trainmem.tape.fused_loss import fused_linear_cross_entropy
 from trainmem.tape.masks import causal_mask, sliding_causal_mask
 from trainmem.tape.model import Block, Model
 
@@ -15,6 +16,7 @@ __all__ = [
     "attend",
     "attention_and_weights",
     "causal_loss",
+    "language_loss",
     "masks",
     "positions",
     "rms_norm",
@@ -184,6 +186,17 @@ def run_blocks(
     tape.block = len(model.blocks)
     tape.boundary(("forward", len(model.blocks)))
     return hidden
+
+
+def language_loss(model: Model, hidden: Tensor, head: tuple[str, Tensor]) -> Tensor:
+    """The head's logits and their loss, or both fused in chunks."""
+    tape = model.tape
+    if model.structure.loss == "liger_fused":
+        with tape.filling("logits"), tape.module("loss"):
+            return fused_linear_cross_entropy(tape, hidden, head, "v", model.structure.batch_of_one)
+    with tape.filling("logits"), tape.module("lm_head"):
+        logits = ops.linear(tape, hidden, head, "v")
+    return causal_loss(model, logits)
 
 
 def causal_loss(model: Model, logits: Tensor) -> Tensor:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from trainmem.tape import ops
 from trainmem.tape.core import Tensor
-from trainmem.tape.families._decoder import HIDDEN, QUERY, SCORES, attend, causal_loss, masks, positions, run_blocks, token_ids
+from trainmem.tape.families._decoder import (
+    HIDDEN,
+    QUERY,
+    SCORES,
+    attend,
+    language_loss,
+    masks,
+    positions,
+    run_blocks,
+    token_ids,
+)
 from trainmem.tape.model import Block, Model
 
 __all__ = ["forward"]
@@ -19,7 +29,9 @@ def _attention(block: Block, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Te
         out, weights = _eager(block, q, k, v, mask)
     else:
         out = attend(model, q, k, v, mask)
-    return ops.dropout(tape, block.linear(out, "attn.c_proj", "h", conv1d=True), model.drops("residual")), weights
+    return ops.dropout(
+        tape, block.linear(out, "attn.c_proj", "h", conv1d=True), model.drops("residual")
+    ), weights
 
 
 def _heads(block: Block, qkv: Tensor) -> list[Tensor]:
@@ -30,9 +42,7 @@ def _heads(block: Block, qkv: Tensor) -> list[Tensor]:
     return [ops.heads_of(tape, part, QUERY, copies=eager and index != 1) for index, part in enumerate(parts)]
 
 
-def _eager(
-    block: Block, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _eager(block: Block, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """GPT-2's eager_attention_forward."""
     model, tape = block.model, block.model.tape
     with tape.module("attn"):
@@ -83,6 +93,4 @@ def forward(model: Model) -> Tensor:
     hidden = outside.layer_norm(hidden, "ln_f")
     del tokens, places, mask, at
     head = outside.weight("wte.weight") if model.structure.tied else outside.weight("lm_head.weight")
-    with tape.filling("logits"), tape.module("lm_head"):
-        logits = ops.linear(tape, hidden, head, "v")
-    return causal_loss(model, logits)
+    return language_loss(model, hidden, head)

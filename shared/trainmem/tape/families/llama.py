@@ -6,7 +6,7 @@ from trainmem.tape import ops
 from trainmem.tape.core import Tape, Tensor
 from trainmem.tape.families._decoder import (
     attention_and_weights,
-    causal_loss,
+    language_loss,
     masks,
     positions,
     rms_norm,
@@ -116,6 +116,4 @@ def forward(model: Model) -> Tensor:
     hidden = rms_norm(outside, hidden, "norm")
     del at, embedded, mask, tables
     head = outside.weight("embed_tokens.weight" if model.structure.tied else "lm_head.weight")
-    with tape.filling("logits"), tape.module("lm_head"):
-        logits = ops.linear(tape, hidden, head, "v")
-    return causal_loss(model, logits)
+    return language_loss(model, hidden, head)
