@@ -33,12 +33,12 @@ def attention(
     q = tape.view(_normed_heads(block, hidden, "q", "q"), QUERY, "transpose")
     k = tape.view(_normed_heads(block, hidden, "k", "kvd"), KEY, "transpose")
     v = block.linear(hidden, "self_attn.v_proj", "kvd")
-    v = ops.heads_of(tape, v, KEY, copies=model.structure.unfused)
+    v = ops.heads_of(tape, v, KEY, copies=value_copies(model, mask))
     with tape.module("self_attn.rotary"):
         q, k = apply_rotary(tape, q, k, *tables)
     with tape.module("self_attn"):
         out, weights = attention_and_weights(model, q, k, v, mask)
-    return block.linear(out, "self_attn.o_proj", "h"), weights, weights
+    return block.linear(out, "self_attn.o_proj", "h"), weights
 
 
 def _block(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None, at: Tensor) -> Tensor:
