@@ -24,6 +24,7 @@ def dimensions(job: TrainingJob, architecture: Architecture) -> dict[str, int]:
         "s": s,
         "h": h,
         "3h": 3 * h,
+        "3d": 3 * d,
         "ff": architecture.intermediate_size,
         "v": architecture.vocab_size,
         "positions": architecture.max_positions or 0,

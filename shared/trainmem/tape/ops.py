@@ -426,17 +426,19 @@ def slice_of(tape: Tape, a: Tensor, shape: Shape) -> Tensor:
 
 
 def cat_halves(tape: Tape, parts: Sequence[Tensor], shape: Shape) -> Tensor:
-    """Concatenation along the last dimension; each gradient is a view of the whole."""
+    """Concatenation along the last dimension in the widest dtype; each gradient is a view of the whole."""
     sides = [(p.shape, p.itemsize) for p in parts]
+    widest = _promoted(*parts)
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
         grad = _only(grads)
-        return [
-            Tensor(tape, grad.storage, side, itemsize, view=True) if need else None
-            for need, (side, itemsize) in zip(needs, sides, strict=True)
-        ]
+        out: Gradients = []
+        for need, (side, itemsize) in zip(needs, sides, strict=True):
+            part = Tensor(tape, grad.storage, side, grad.itemsize, view=True)
+            out.append(_fitted(part, side, side, itemsize) if need else None)
+        return out
 
-    return tape.op("cat", list(parts), shape, parts[0].itemsize, backward)
+    return tape.op("cat", list(parts), shape, widest, backward)
 
 
 def split(tape: Tape, a: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:

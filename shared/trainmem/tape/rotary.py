@@ -65,7 +65,5 @@ def rotated_part(tape: Tape, x: Tensor, width: str) -> tuple[Tensor, Tensor]:
 
 
 def with_rest(tape: Tape, embedded: Tensor, rest: Tensor) -> Tensor:
-    """cat([embedded, rest], dim=-1); autocast casts both to the wider dtype first."""
-    if tape.autocast:
-        rest = tape.cast(rest, embedded.itemsize)
+    """cat([embedded, rest], dim=-1)."""
     return ops.cat_halves(tape, [embedded, rest], (*rest.shape[:-1], "d"))

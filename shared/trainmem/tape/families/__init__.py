@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trainmem.tape.core import Tensor
-from trainmem.tape.families import gpt2, llama, mixtral, olmo2, phi3, qwen3, qwen3_moe
+from trainmem.tape.families import gpt2, gpt_neox, llama, mixtral, olmo2, phi3, qwen3, qwen3_moe
 from trainmem.tape.model import Model
 
 __all__ = ["FORWARD"]
 
 FORWARD: dict[str, Callable[[Model], Tensor]] = {
     "gpt2": gpt2.forward,
+    "gpt_neox": gpt_neox.forward,
     "llama": llama.forward,
     "mistral": llama.forward,
     "mixtral": mixtral.forward,

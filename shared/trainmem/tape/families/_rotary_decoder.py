@@ -6,19 +6,14 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from trainmem.tape import ops
+from trainmem.tape.activations import activation
 from trainmem.tape.core import Tensor
-from trainmem.tape.families._decoder import (
-    causal_loss,
-    masks,
-    positions,
-    rms_norm,
-    run_blocks,
-    token_ids,
-)
+from trainmem.tape.families._decoder import masks, positions, rms_norm, run_blocks, token_ids
+from trainmem.tape.families._heads import decoder_loss
 from trainmem.tape.model import Block, Model
 from trainmem.tape.rotary import rotary_tables
 
-__all__ = ["Norm", "Tables", "gated_mlp", "rotary_decoder"]
+__all__ = ["Norm", "Tables", "gated_mlp", "rotary_decoder", "rotary_width"]
 
 Tables: TypeAlias = tuple[Tensor, Tensor]
 """cos and sin."""
@@ -27,13 +22,18 @@ Norm: TypeAlias = Callable[[Block, Tensor, str], Tensor]
 """A norm by its module name."""
 
 
+def rotary_width(model: Model) -> str:
+    """The name of the dimension that is rotated: all of a head, or its first part."""
+    return "rotary" if model.structure.partial_rotary else "d"
+
+
 def gated_mlp(block: Block, x: Tensor) -> Tensor:
     """down_proj(act_fn(gate_proj(x)) * up_proj(x))."""
     tape = block.model.tape
     return block.linear(
         ops.mul(
             tape,
-            ops.silu(tape, block.linear(x, "mlp.gate_proj", "ff")),
+            activation(block.model, block.linear(x, "mlp.gate_proj", "ff")),
             block.linear(x, "mlp.up_proj", "ff"),
         ),
         "mlp.down_proj",
@@ -62,7 +62,4 @@ def rotary_decoder(
     hidden = run_blocks(model, embedded, block, tables, mask, at)
     hidden = norm(outside, hidden, "norm")
     del at, embedded, mask, tables
-    head = outside.weight("embed_tokens.weight" if model.structure.tied else "lm_head.weight")
-    with tape.filling("logits"), tape.module("lm_head"):
-        logits = ops.linear(tape, hidden, head, "v")
-    return causal_loss(model, logits)
+    return decoder_loss(model, hidden, "embed_tokens.weight")

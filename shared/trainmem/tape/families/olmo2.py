@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainmem.tape import ops
 from trainmem.tape.core import Tape, Tensor
-from trainmem.tape.families._decoder import attend
+from trainmem.tape.families._decoder import attention_and_weights, value_copies
 from trainmem.tape.families._rotary_decoder import Tables, gated_mlp, rotary_decoder
 from trainmem.tape.model import Block, Model
 from trainmem.tape.norms import wide_rms_norm
@@ -19,25 +19,27 @@ def _rotary(tape: Tape, q: Tensor, k: Tensor, tables: Tables) -> tuple[Tensor, T
     return tape.cast(q_embed, q.itemsize), tape.cast(k_embed, k.itemsize)
 
 
-def _attention(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
+def _attention(
+    block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
     model, tape = block.model, block.model.tape
     q = wide_rms_norm(block, block.linear(hidden, "self_attn.q_proj", "q"), "self_attn.q_norm")
     k = wide_rms_norm(block, block.linear(hidden, "self_attn.k_proj", "kvd"), "self_attn.k_norm")
     v = block.linear(hidden, "self_attn.v_proj", "kvd")
     q = ops.heads_of(tape, q, QUERY, copies=True)
     k = ops.heads_of(tape, k, KEY, copies=True)
-    v = ops.heads_of(tape, v, KEY, copies=model.structure.attention == "eager")
+    v = ops.heads_of(tape, v, KEY, copies=value_copies(model, mask))
     with tape.module("self_attn.rotary"):
         q, k = _rotary(tape, q, k, tables)
     with tape.module("self_attn"):
-        out = attend(model, q, k, v, mask)
-    return block.linear(out, "self_attn.o_proj", "h")
+        out, weights = attention_and_weights(model, q, k, v, mask)
+    return block.linear(out, "self_attn.o_proj", "h"), weights
 
 
 def _block(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None, at: Tensor) -> Tensor:
     tape = block.model.tape
     residual = hidden
-    hidden = _attention(block, hidden, tables, mask)
+    hidden, _ = _attention(block, hidden, tables, mask)
     hidden = wide_rms_norm(block, hidden, "post_attention_layernorm")
     hidden = ops.add(tape, residual, hidden)
     residual = hidden

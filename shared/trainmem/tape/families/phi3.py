@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from trainmem.tape import ops
+from trainmem.tape.activations import activation
 from trainmem.tape.core import Tape, Tensor
-from trainmem.tape.families._decoder import attend, rms_norm, value_copies
-from trainmem.tape.families._rotary_decoder import Tables, rotary_decoder
+from trainmem.tape.families._decoder import attention_and_weights, rms_norm, value_copies
+from trainmem.tape.families._rotary_decoder import Tables, rotary_decoder, rotary_width
 from trainmem.tape.model import Block, Model
 from trainmem.tape.rotary import KEY, QUERY, rotated, rotated_part, with_rest
 
@@ -21,7 +22,9 @@ def _rotary(tape: Tape, q: Tensor, k: Tensor, tables: Tables, width: str) -> tup
     return q_embed, k_embed
 
 
-def _attention(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
+def _attention(
+    block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
     model, tape = block.model, block.model.tape
     one_head = model.structure.one_head
     qkv = block.linear(hidden, "self_attn.qkv_proj", "qkv")
@@ -32,17 +35,17 @@ def _attention(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None
     k = ops.heads_of(tape, k, KEY, copies=not one_head)
     v = ops.heads_of(tape, v, KEY, copies=value_copies(model, mask))
     with tape.module("self_attn.rotary"):
-        q, k = _rotary(tape, q, k, tables, _width(model))
+        q, k = _rotary(tape, q, k, tables, rotary_width(model))
     with tape.module("self_attn"):
-        out = attend(model, q, k, v, mask, heads_first=True)
-    return block.linear(out, "self_attn.o_proj", "h")
+        out, weights = attention_and_weights(model, q, k, v, mask, heads_first=True)
+    return block.linear(out, "self_attn.o_proj", "h"), weights
 
 
 def _mlp(block: Block, x: Tensor) -> Tensor:
     tape = block.model.tape
     up = block.linear(x, "mlp.gate_up_proj", "2ff")
     gate, up = ops.split(tape, up, [("b", "s", "ff")] * 2)
-    up = ops.mul(tape, up, ops.silu(tape, gate))
+    up = ops.mul(tape, up, activation(block.model, gate))
     return block.linear(up, "mlp.down_proj", "h")
 
 
@@ -50,7 +53,7 @@ def _block(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None, at
     model, tape = block.model, block.model.tape
     residual = hidden
     hidden = rms_norm(block, hidden, "input_layernorm")
-    hidden = _attention(block, hidden, tables, mask)
+    hidden, _ = _attention(block, hidden, tables, mask)
     hidden = ops.add(tape, residual, ops.dropout(tape, hidden, model.drops("residual")))
     residual = hidden
     hidden = rms_norm(block, hidden, "post_attention_layernorm")
@@ -58,11 +61,6 @@ def _block(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None, at
     return ops.add(tape, residual, ops.dropout(tape, hidden, model.drops("residual")))
 
 
-def _width(model: Model) -> str:
-    """The name of the dimension that is rotated."""
-    return "rotary" if model.structure.partial_rotary else "d"
-
-
 def forward(model: Model) -> Tensor:
     """Phi3ForCausalLM.forward with labels."""
-    return rotary_decoder(model, _block, table_width=_width(model))
+    return rotary_decoder(model, _block, table_width=rotary_width(model))
