@@ -28,6 +28,8 @@ def dimensions(job: TrainingJob, architecture: Architecture) -> dict[str, int]:
         "ff": architecture.intermediate_size,
         "v": architecture.vocab_size,
         "positions": architecture.max_positions or 0,
+        "positions_plus_2": (architecture.max_positions or 0) + 2,
+        "embedding_width": int(architecture.extra.get("embedding_width") or h),
         "heads": architecture.heads,
         "kv": architecture.kv_heads,
         "d": d,

@@ -82,12 +82,13 @@ def _packed_sequences(model: Model) -> None:
 
 
 def _all_true(tape: Tape, mask: Tensor) -> None:
-    """fast_all: a sum, with its staging, compared with the number of elements."""
+    """fast_all: the sum of a bool mask, widened to int64 first, compared with the number of elements."""
     total = tape.alloc((), 8, "padding mask sum")
-    rule = ((), mask.shape, True, 1, 8)
+    wide = tape.alloc(mask.shape, 8, "padding mask sum")
+    rule = ((), mask.shape, True, 8)
     staging = tape.scratch((kernels.reduction_staging, *rule), "padding mask sum staging")
     semaphores = tape.scratch((kernels.reduction_semaphores, *rule), "padding mask sum semaphores")
-    del semaphores, staging
+    del semaphores, staging, wide
     equal = tape.alloc((), 1, "padding mask sum")
     del total, equal
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trainmem.tape.core import Tensor
-from trainmem.tape.families import gpt2, gpt_neox, llama, mixtral, olmo2, phi3, qwen3, qwen3_moe
+from trainmem.tape.families import gpt2, gpt_neox, llama, mixtral, olmo2, opt, phi3, qwen3, qwen3_moe
 from trainmem.tape.model import Model
 
 __all__ = ["FORWARD"]
@@ -20,5 +20,6 @@ FORWARD: dict[str, Callable[[Model], Tensor]] = {
     "qwen3": qwen3.forward,
     "qwen3_moe": qwen3_moe.forward,
     "olmo2": olmo2.forward,
+    "opt": opt.forward,
     "phi3": phi3.forward,
 }
