@@ -36,7 +36,9 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("file", metavar="FILE", help="the snapshot, or example:NAME")
     parser.add_argument(
-        "--compare", metavar="OTHER", help="the run before: another snapshot, or the JSON of `trainmem estimate --json`"
+        "--compare",
+        metavar="OTHER",
+        help="the run before: another snapshot, or the JSON of `trainmem estimate --json`",
     )
     parser.add_argument("--html", metavar="OUT", type=Path, help="write a self-contained report")
     parser.add_argument("--csv", metavar="OUT", type=Path, help="write the call sites at the peak")
@@ -55,7 +57,10 @@ def run(args: argparse.Namespace) -> int:
         print(f"trainmem snapshot: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"trainmem snapshot: {error.filename}: {(error.strerror or 'cannot be written').lower()}", file=sys.stderr)
+        print(
+            f"trainmem snapshot: {error.filename}: {(error.strerror or 'cannot be written').lower()}",
+            file=sys.stderr,
+        )
         return 2
     if args.json:
         document = document_of(analysis)
@@ -89,7 +94,9 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
 
 
 def _open(file: str) -> Analysis:
-    return analyse(read_snapshot(example_path(file.removeprefix("example:")) if file.startswith("example:") else file))
+    return analyse(
+        read_snapshot(example_path(file.removeprefix("example:")) if file.startswith("example:") else file)
+    )
 
 
 def _open_before(file: str) -> Analysis | Profile:
@@ -108,7 +115,10 @@ def _open_before(file: str) -> Analysis | Profile:
 
 
 def _write_files(
-    args: argparse.Namespace, analysis: Analysis, comparison: Comparison | None, before: Analysis | Profile | None
+    args: argparse.Namespace,
+    analysis: Analysis,
+    comparison: Comparison | None,
+    before: Analysis | Profile | None,
 ) -> None:
     if args.html:
         page = render_page(
@@ -126,7 +136,7 @@ def _csv(analysis: Analysis) -> str:
     for device in analysis.devices:
         for site in device.call_sites_at_peak:
             parts = (site.buckets_bytes.get(bucket, 0) for bucket in BUCKETS)
-            cells = (name_of(device), site.site, site.bytes, site.blocks, *parts)
+            cells: list[str | int] = [name_of(device), site.site, site.bytes, site.blocks, *parts]
             lines.append(",".join(map(csv_cell, cells)))
     return "\r\n".join(lines) + "\r\n"
 
@@ -146,12 +156,16 @@ def _text(analysis: Analysis, comparison: Comparison | None) -> str:
 def _table(device: DeviceAnalysis, *, named: bool) -> list[str]:
     peak = device.peak_allocated_bytes
     rows = [
-        (bucket.replace("_", " "), size) for bucket, size in device.buckets_at_peak.items() if size >= peak // 10_000
+        (bucket.replace("_", " "), size)
+        for bucket, size in device.buckets_at_peak.items()
+        if size >= peak // 10_000
     ]
     sites = [(site.site, site.bytes) for site in device.call_sites_at_peak]
     shown = sites[:_SITES_SHOWN]
     if len(sites) > len(shown):
-        shown.append((f"{len(sites) - len(shown):,} other call sites", sum(size for _, size in sites[len(shown) :])))
+        shown.append(
+            (f"{len(sites) - len(shown):,} other call sites", sum(size for _, size in sites[len(shown) :]))
+        )
     lines = [f"{name_of(device)}, at its peak" if named else "At the peak"]
     lines += [_line(name, size, peak) for name, size in sorted(rows, key=lambda row: -row[1])]
     lines += [_line("allocated", peak, peak), "", "By call site"]

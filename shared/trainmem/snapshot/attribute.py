@@ -1,0 +1,205 @@
+"""What each block holds: one of the ten buckets, from its stack, its phase and its lifetime.
+
+In short: what construction leaves behind is weights, what the optimizer leaves behind is its state, what
+forward allocates and backward frees was saved (activations, casts of weights, logits), what backward leaves
+behind is gradients, and what is gone before its own phase ends was temporary. Stacks overrule where they say
+more: a loss function, an optimizer's state, a collective, a cuBLAS workspace. `trainmem.snapshot.sizes` then
+tells casts, logits, master weights and workspaces apart by their sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from trainmem.buckets import BUCKETS
+from trainmem.snapshot.frames import Mark
+from trainmem.snapshot.model import Trace
+from trainmem.snapshot.phases import Timetable, spans_of_events
+from trainmem.snapshot.replay import BEFORE, Replay
+from trainmem.snapshot.sites import StackFacts
+from trainmem.snapshot.sizes import KINDS, Kind, SizeJudge
+
+__all__ = ["Attribution", "attribute"]
+
+_WEIGHTS = BUCKETS.index("weights")
+_MASTER = BUCKETS.index("master_weights")
+_GRADIENTS = BUCKETS.index("gradients")
+_STATE = BUCKETS.index("optimizer_state")
+_CAST = BUCKETS.index("cast_cache")
+_ACTIVATIONS = BUCKETS.index("activations")
+_LOGITS = BUCKETS.index("logits")
+_COMMUNICATION = BUCKETS.index("communication")
+_TEMPORARIES = BUCKETS.index("temporaries")
+_WORKSPACE = BUCKETS.index("workspace")
+
+
+@dataclass(slots=True)
+class Attribution:
+    """The bucket of every block, as an index into `BUCKETS`, and the span in which it began and ended."""
+
+    bucket_of: bytearray
+    span_of_start: Sequence[int]
+    span_of_end: Sequence[int]
+    """The number of spans for a block that was never freed, or only freed because the program had failed."""
+
+
+def attribute(trace: Trace, replay: Replay, facts: StackFacts, timetable: Timetable) -> Attribution:
+    """The bucket of every block of a device."""
+    return _Attributor(trace, replay, facts, timetable).run()
+
+
+@dataclass(slots=True)
+class _Attributor:
+    trace: Trace
+    replay: Replay
+    facts: StackFacts
+    timetable: Timetable
+    never: int = field(init=False)
+    span_starts: list[int] = field(init=False)
+    span_ends: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        spans = spans_of_events(self.timetable, self.replay.events)
+        self.never = len(self.timetable.spans)
+        blocks = self.replay.blocks
+        self.span_starts = [spans[start] if start >= 0 else BEFORE for start in blocks.start]
+        self.span_ends = [spans[end] for end in blocks.end]
+        for failure in self.replay.out_of_memory:
+            self._forget_unwinding(failure, spans[failure])
+
+    def _forget_unwinding(self, failure: int, span: int) -> None:
+        """After an out-of-memory error everything is let go, which says nothing about what it was for."""
+        blocks = self.replay.blocks
+        ends = self.span_ends
+        for number, (start, end) in enumerate(zip(blocks.start, blocks.end, strict=True)):
+            if start <= failure < end and ends[number] >= span:
+                ends[number] = self.never
+
+    def run(self) -> Attribution:
+        blocks = self.replay.blocks
+        judged: dict[tuple[int, int, int], int] = {}
+        bucket_of = bytearray(len(blocks))
+        gradients, first_kind = _GRADIENTS, min(KINDS)
+        by_kind: dict[int, list[int]] = {kind: [] for kind in KINDS}
+        for number, key in enumerate(zip(blocks.stack, self.span_starts, self.span_ends, strict=True)):
+            verdict = judged.get(key)
+            if verdict is None:
+                verdict = judged[key] = self._judge(*key)
+            if verdict == gradients and not self._freed_by_zero_grad(number):
+                # The program may have let go of its model and all at the end of the recording.
+                verdict = Kind.BEFORE
+            bucket_of[number] = verdict
+            if verdict >= first_kind:
+                by_kind[verdict].append(number)
+        judge = SizeJudge(
+            trace=self.trace,
+            blocks=blocks,
+            facts=self.facts,
+            spans=self.timetable.spans,
+            span_starts=self.span_starts,
+            span_ends=self.span_ends,
+            never=self.never,
+            bucket_of=bucket_of,
+            by_kind=by_kind,
+            failed=bool(self.replay.out_of_memory),
+        )
+        judge.settle()
+        return Attribution(bucket_of=bucket_of, span_of_start=self.span_starts, span_of_end=self.span_ends)
+
+    def _judge(self, stack: int, start: int, end: int) -> int:
+        marks, leading = self.facts.marks[stack], self.facts.leading[stack]
+        if leading & Mark.WORKSPACE:
+            return _WORKSPACE
+        if start == BEFORE:
+            return self._judge_before(stack, end)
+        if leading & Mark.COLLECTIVE and not marks & Mark.MODULE_BUILD:
+            return _COMMUNICATION
+        if not self.timetable.spans:
+            return self._judge_without_phases(marks, end)
+        phase = self.timetable.spans[start].phase
+        if phase == "setup":
+            return self._judge_setup(marks, end)
+        if phase == "forward":
+            return self._judge_forward(marks, start, end)
+        if phase == "backward":
+            return self._judge_backward(marks, start, end)
+        if marks & Mark.STATE or (end > start and end < self.never):
+            return _MASTER if marks & Mark.MASTER else _STATE
+        if end == self.never and not self._failed_in(start):
+            return _STATE
+        return _TEMPORARIES
+
+    def _judge_before(self, stack: int, end: int) -> int:
+        """Blocks from before the recording: by the stack that the segments kept, or by where they were freed."""
+        marks = self.facts.marks[stack]
+        if marks & Mark.STATE:
+            return _MASTER if marks & Mark.MASTER else _STATE
+        if end != self.never and self.timetable.spans:
+            phase = self.timetable.spans[end].phase
+            if phase == "backward":
+                return Kind.SAVED_BEFORE
+            if phase == "zero_grad":
+                return _GRADIENTS
+            if phase == "optimizer":
+                return _TEMPORARIES
+        if stack < 0:
+            return Kind.BEFORE
+        if marks & Mark.MODULE_BUILD:
+            return _WEIGHTS
+        if marks & Mark.OPTIMIZER:
+            return _STATE
+        if marks & (Mark.MODULE_CALL | Mark.LOSS):
+            return Kind.KEPT_FROM_FORWARD
+        return Kind.BEFORE
+
+    def _judge_without_phases(self, marks: int, end: int) -> int:
+        if marks & Mark.STATE:
+            return _STATE
+        if marks & Mark.LOSS:
+            return _LOGITS
+        if marks & Mark.MODULE_BUILD and not marks & Mark.MODULE_CALL:
+            return _WEIGHTS
+        if marks & Mark.MODULE_CALL:
+            return _ACTIVATIONS
+        return _WEIGHTS if end == self.never and not self.replay.out_of_memory else _TEMPORARIES
+
+    def _judge_setup(self, marks: int, end: int) -> int:
+        if marks & Mark.STATE:
+            return _MASTER if marks & Mark.MASTER else _STATE
+        if end < self.never and self.timetable.spans[end].phase == "setup":
+            return _TEMPORARIES
+        return _WEIGHTS if marks & Mark.MODULE_BUILD else Kind.KEPT_FROM_SETUP
+
+    def _judge_forward(self, marks: int, start: int, end: int) -> int:
+        if marks & Mark.LOSS:
+            return _LOGITS
+        if end == start:
+            return Kind.FORWARD_TEMPORARY
+        spans = self.timetable.spans
+        if end == self.never:
+            return Kind.CUT_OFF if start == len(spans) - 1 else Kind.KEPT_FROM_FORWARD
+        same_step = spans[end].step == spans[start].step or end - start <= 2
+        return Kind.SAVED if same_step else Kind.KEPT_FROM_FORWARD
+
+    def _judge_backward(self, marks: int, start: int, end: int) -> int:
+        recomputes = marks & Mark.RECOMPUTE
+        if marks & Mark.LOSS and not recomputes:
+            return _LOGITS
+        if end == start:
+            return Kind.RECOMPUTED if recomputes else Kind.BACKWARD_TEMPORARY
+        if recomputes:
+            return Kind.SAVED if end == self.never else Kind.KEPT_FROM_FORWARD
+        return Kind.KEPT_FROM_BACKWARD
+
+    def _freed_by_zero_grad(self, number: int) -> bool:
+        end = self.replay.blocks.end[number]
+        stack = self.trace.stack[end] if end < len(self.trace) else -1
+        return stack < 0 or bool(self.facts.marks[stack] & Mark.ZERO_GRAD)
+
+    def _failed_in(self, span: int) -> bool:
+        """Whether the recording ended, or memory ran out, in this span."""
+        spans = self.timetable.spans
+        return span == len(spans) - 1 and any(
+            spans[span].start <= event < spans[span].end for event in self.replay.out_of_memory
+        )

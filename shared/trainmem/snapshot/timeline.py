@@ -1,0 +1,77 @@
+"""Allocated, requested and reserved bytes over the recording.
+
+An instant is a number of events: instant 0 is before the first event, instant k after the first k. A block
+allocated at event s and freed at event e is there at the instants s + 1 to e.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from trainmem.snapshot.model import Action, Trace
+from trainmem.snapshot.replay import BEFORE, Replay
+
+__all__ = ["Curves", "curves_of", "live_at"]
+
+_MOST = (1 << 63) - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curves:
+    """One entry an instant."""
+
+    allocated: array[int]
+    reserved: array[int]
+
+    @property
+    def peak(self) -> int:
+        """The first instant at which the most is allocated."""
+        return self.allocated.index(max(self.allocated))
+
+
+def curves_of(trace: Trace, replay: Replay) -> Curves:
+    """The two curves of a replayed trace."""
+    blocks = replay.blocks
+    deltas = [0] * (replay.events + 2)
+    for start, end, size in zip(blocks.start, blocks.end, blocks.size, strict=True):
+        if end != BEFORE:
+            deltas[start + 1] += size
+            deltas[end + 1] -= size
+    del deltas[replay.events + 1 :]
+    return Curves(allocated=_summed(deltas), reserved=_reserved(trace, replay))
+
+
+def live_at(replay: Replay, instant: int) -> Sequence[int]:
+    """Numbers of the blocks that are allocated at an instant."""
+    blocks = replay.blocks
+    return [
+        number
+        for number, (start, end) in enumerate(zip(blocks.start, blocks.end, strict=True))
+        if start < instant <= end
+    ]
+
+
+def _reserved(trace: Trace, replay: Replay) -> array[int]:
+    curve = array("q")
+    level = replay.reserved_at_start_bytes
+    for event in replay.segment_events:
+        curve.extend(array("q", (_within(level),)) * (event + 1 - len(curve)))
+        appears = trace.action[event] in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+        level += trace.size[event] if appears else -trace.size[event]
+    curve.extend(array("q", (_within(level),)) * (replay.events + 1 - len(curve)))
+    return curve
+
+
+def _summed(deltas: list[int]) -> array[int]:
+    try:
+        return array("q", list(accumulate(deltas)))
+    except OverflowError:
+        return array("q", map(_within, accumulate(deltas)))
+
+
+def _within(value: int) -> int:
+    """Sizes of a hostile file may add up beyond 64 bits; the curve then stays at the most that fits."""
+    return max(-_MOST, min(value, _MOST))

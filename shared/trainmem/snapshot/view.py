@@ -1,0 +1,216 @@
+"""What a drawing needs: the largest blocks one by one, all others summed, small enough for a page.
+
+With up to `_MOST_BLOCKS` blocks nothing is summed and every instant is exact. Beyond that, the smaller blocks
+are summed by bucket and call site at a few hundred instants (the highest of each stretch, so that no peak is
+lost), and the page is exact at those.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from heapq import nlargest
+from itertools import accumulate, compress, repeat
+from operator import lt
+from typing import Any
+
+from trainmem.buckets import BUCKETS
+from trainmem.recording import PHASES
+from trainmem.snapshot.analysis import Analysis, DeviceAnalysis
+from trainmem.snapshot.callsites import BEFORE_SITE, folded
+from trainmem.snapshot.notes import name_of
+from trainmem.snapshot.replay import BEFORE
+
+__all__ = ["view_of"]
+
+_MOST_BLOCKS = 8000
+_STOPS = 720
+_MOST_SITES = 48
+_MOST_STACKS = 24
+_MOST_FRAMES = 40
+_MOST_ROWS = 160
+_MOST_SPANS = 3000
+_MOST_RESERVED = 2000
+_OTHER_SITES = "other call sites"
+_BEFORE_PHASE = len(PHASES)
+
+
+def view_of(analysis: Analysis, device: DeviceAnalysis) -> dict[str, Any]:
+    """The drawing of one device, as JSON."""
+    blocks, curves = device.replay.blocks, device.curves
+    instants = len(curves.allocated) - 1
+    numbers = [number for number, end in enumerate(blocks.end) if end != BEFORE]
+    sites = _SiteNames(analysis, device)
+    stops: list[int] = []
+    rest: list[dict[str, Any]] = []
+    if len(numbers) > _MOST_BLOCKS:
+        least = _least_size(blocks.size, numbers)
+        stops = _stops(device)
+        small = [number for number in numbers if blocks.size[number] < least]
+        rest = _summed(device, sites, small, stops)
+        numbers = [number for number in numbers if blocks.size[number] >= least]
+    return {
+        "name": name_of(device),
+        "instants": instants,
+        "peak": device.peak_instant,
+        "peak_bytes": device.peak_allocated_bytes,
+        "blocks": {
+            "start": _steps(blocks.start[number] + 1 for number in numbers),
+            "length": [blocks.end[number] - blocks.start[number] for number in numbers],
+            "bytes": [blocks.size[number] for number in numbers],
+            "bucket": [device.attribution.bucket_of[number] for number in numbers],
+            "site": [sites.number(number) for number in numbers],
+            "phase": [_phase(device, number) for number in numbers],
+        },
+        "stops": {"at": stops, "bytes": [curves.allocated[at] for at in stops]},
+        "rest": rest,
+        "reserved": _reserved(device),
+        "sites": sites.names,
+        "stacks": sites.stacks(),
+        "spans": [
+            [PHASES.index(span.phase), span.step, span.start, span.end]
+            for span in device.timetable.spans[:_MOST_SPANS]
+        ],
+        "times_ms": _times(device),
+        "failures": [failure.event for failure in device.failures],
+    }
+
+
+def _least_size(sizes: Sequence[int], numbers: Sequence[int]) -> int:
+    """The smallest size such that at most `_MOST_BLOCKS` blocks have it or more."""
+    count = 0
+    least = 1 << 64
+    for size, blocks in sorted(Counter(map(sizes.__getitem__, numbers)).items(), reverse=True):
+        count += blocks
+        if count > _MOST_BLOCKS:
+            break
+        least = size
+    return least
+
+
+def _phase(device: DeviceAnalysis, number: int) -> int:
+    span = device.attribution.span_of_start[number]
+    spans = device.timetable.spans
+    return _BEFORE_PHASE if span < 0 or not spans else PHASES.index(spans[span].phase)
+
+
+def _steps(values: Any) -> list[int]:
+    """Differences between neighbours: shorter to write than the values."""
+    result: list[int] = []
+    last = 0
+    for value in values:
+        result.append(value - last)
+        last = value
+    return result
+
+
+class _SiteNames:
+    """Numbers for the call sites that fill most; all the others share one."""
+
+    def __init__(self, analysis: Analysis, device: DeviceAnalysis) -> None:
+        self._analysis = analysis
+        self._device = device
+        facts, blocks = analysis.facts, device.replay.blocks
+        stacks, starts = blocks.stack, blocks.start
+        weight = [0] * len(facts.sites)
+        for stack, size, start, end in zip(stacks, blocks.size, starts, blocks.end, strict=True):
+            if end != BEFORE:
+                weight[stack] += size * (end - start)
+        named: dict[str, int] = {}
+        for stack, heavy in enumerate(weight):
+            if heavy:
+                named[facts.sites[stack]] = named.get(facts.sites[stack], 0) + heavy
+        # Whatever fills the peak has its name, however short it lives.
+        first = [site.site for site in device.call_sites_at_peak[: _MOST_SITES // 2]]
+        ranked = dict.fromkeys([*first, *nlargest(_MOST_SITES, named, key=named.__getitem__)])
+        self.names = [*list(ranked)[:_MOST_SITES], _OTHER_SITES]
+        index = {name: number for number, name in enumerate(self.names)}
+        other = len(self.names) - 1
+        self._of_stack = [index.get(site, other) for site in facts.sites]
+        self._before = index.get(BEFORE_SITE, other)
+
+    def number(self, block: int) -> int:
+        blocks = self._device.replay.blocks
+        stack = blocks.stack[block]
+        if stack < 0 and blocks.start[block] == BEFORE:
+            return self._before
+        return self._of_stack[stack]
+
+    def stacks(self) -> list[list[str]]:
+        """An example stack for the first call sites, in the order of the names."""
+        known = {site.site: site.stack for site in self._device.call_sites_at_peak}
+        return [
+            folded(self._analysis.snapshot.stacks, known[name])[:_MOST_FRAMES]
+            if known.get(name, -1) >= 0
+            else []
+            for name in self.names[:_MOST_STACKS]
+        ]
+
+
+def _stops(device: DeviceAnalysis) -> list[int]:
+    """The highest instant of each of many equal stretches, and where the spans begin."""
+    allocated = device.curves.allocated
+    last = len(allocated) - 1
+    found = {0, last, device.peak_instant}
+    for number in range(_STOPS):
+        low, high = number * last // _STOPS, (number + 1) * last // _STOPS
+        stretch = allocated[low : high + 1]
+        found.add(low + stretch.index(max(stretch)))
+    spans = device.timetable.spans
+    if len(spans) < _STOPS // 2:
+        found.update(span.start for span in spans)
+    return sorted(found)
+
+
+def _summed(
+    device: DeviceAnalysis, sites: _SiteNames, numbers: list[int], stops: list[int]
+) -> list[dict[str, Any]]:
+    """Bytes of blocks by bucket, call site and phase at the stops; what is small everywhere is put together."""
+    blocks, bucket_of = device.replay.blocks, device.attribution.bucket_of
+    firsts = list(map(bisect_right, repeat(stops), map(blocks.start.__getitem__, numbers)))
+    lasts = list(map(bisect_right, repeat(stops), map(blocks.end.__getitem__, numbers)))
+    changes: dict[tuple[int, int, int], list[int]] = {}
+    seen = compress(zip(numbers, firsts, lasts, strict=True), map(lt, firsts, lasts))
+    for number, first, last in seen:
+        key = (bucket_of[number], sites.number(number), _phase(device, number))
+        row = changes.get(key)
+        if row is None:
+            row = changes[key] = [0] * (len(stops) + 1)
+        row[first] += blocks.size[number]
+        row[last] -= blocks.size[number]
+    rows = {key: list(accumulate(row[:-1])) for key, row in changes.items()}
+    kept = nlargest(_MOST_ROWS, rows, key=lambda key: max(rows[key]))
+    merged: dict[tuple[int, int, int], list[int]] = {key: rows.pop(key) for key in kept}
+    other = len(sites.names) - 1
+    for (bucket, _, phase), row in rows.items():
+        key = (bucket, other, phase)
+        merged[key] = [a + b for a, b in zip(merged[key], row, strict=True)] if key in merged else row
+    return [
+        {"bucket": bucket, "site": site, "phase": phase, "bytes": _steps(row)}
+        for (bucket, site, phase), row in merged.items()
+    ]
+
+
+def _reserved(device: DeviceAnalysis) -> list[list[int]]:
+    """Where the reserved bytes change, thinned to what can be seen."""
+    reserved = device.curves.reserved
+    changes = [
+        [0, reserved[0]],
+        *([event + 1, reserved[event + 1]] for event in device.replay.segment_events),
+    ]
+    stride = -(-len(changes) // _MOST_RESERVED)
+    return changes if stride <= 1 else [*changes[::stride], changes[-1]]
+
+
+def _times(device: DeviceAnalysis) -> list[list[float]]:
+    """Milliseconds since the first event at a few hundred instants; empty where the file has no times."""
+    times = device.trace.time_us
+    if not len(times) or not times[0]:
+        return []
+    stride = max(1, len(times) // _STOPS)
+    return [[at + 1, round((times[at] - times[0]) / 1000, 3)] for at in range(0, len(times), stride)]
+
+
+BUCKET_NAMES = [bucket.replace("_", " ") for bucket in BUCKETS]
+"""Names as they are shown."""
