@@ -5,7 +5,7 @@ without laying it out. Both raise `Unsupported` for a family or lever that is no
 """
 
 from trainmem.tape.fast import FastFigures, fast_figures
-from trainmem.tape.structure import Unsupported
 from trainmem.tape.step import record
+from trainmem.tape.structure import Unsupported
 
 __all__ = ["FastFigures", "Unsupported", "fast_figures", "record"]

@@ -65,23 +65,31 @@ def _cudnn(tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> 
         return [grad if need else None for grad, need in zip(out, needs, strict=True)]
 
     inputs = [q, k, v]
-    if not tape.wants_grad(*inputs):
-        seed = tape.alloc((), 8, "attention seed")
-        offset = tape.alloc((), 8, "attention offset")
-        out = tape.alloc(QUERY, itemsize, "cudnn attention")
-        tape.scratch((256,), "cudnn attention workspace")
-        del seed, offset
-        return out
-    node = tape.node("cudnn attention", inputs, backward)
+    trains = tape.wants_grad(*inputs)
+    node = tape.node("cudnn attention", inputs, backward) if trains else None
     tape.save(node, mask, k, q, v)
+    results = tape.kept()
+    if results is None:
+        results = _cudnn_kernel(tape, itemsize, trains)
+        tape.keep(*results)
+    else:
+        results = tuple(result.alias() for result in results)
+    out = results[0]
+    if node is None:
+        return out
+    out.node, out.requires_grad = node, True
+    tape.save(node, results[1], out, *results[2:])
+    return out
+
+
+def _cudnn_kernel(tape: Tape, itemsize: int, trains: bool) -> tuple[Tensor, ...]:
+    """(out, log-sum-exp, offset, seed) in training, (out,) else; the kernel's own scratch comes and goes."""
     seed = tape.alloc((), 8, "attention seed")
     offset = tape.alloc((), 8, "attention offset")
     out = tape.alloc(QUERY, itemsize, "cudnn attention")
-    stat = tape.alloc(STAT, 4, "attention log-sum-exp")
+    stat = tape.alloc(STAT, 4, "attention log-sum-exp") if trains else None
     tape.scratch((256,), "cudnn attention workspace")
-    out.node, out.requires_grad = node, True
-    tape.save(node, stat, out, offset, seed)
-    return out
+    return (out, stat, offset, seed) if stat is not None else (out,)
 
 
 def _flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> Tensor:
@@ -103,7 +111,7 @@ def _flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> Tensor
         del delta, accumulator, expanded
         return [grad if need else None for grad, need in zip(out, needs, strict=True)]
 
-    out = tape.op("flash attention", [q, k, v], QUERY, itemsize, backward, saves=[k, q, v])
+    out = tape.op("flash attention", [q, k, v], QUERY, itemsize, backward, saves=[k, q, v], costly=True)
     if out.node is not None:
         stat = tape.alloc(STAT, 4, "attention log-sum-exp")
         rng = tape.alloc((), 16, "attention seed and offset")
@@ -129,7 +137,9 @@ def _efficient(tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None)
         del delta, workspace
         return [grad if need else None for grad, need in zip(out, needs, strict=True)]
 
-    out = tape.op("efficient attention", [q, k, v], QUERY, itemsize, backward, saves=[mask, k, q, v])
+    out = tape.op(
+        "efficient attention", [q, k, v], QUERY, itemsize, backward, saves=[mask, k, q, v], costly=True
+    )
     if out.node is not None:
         stat = tape.alloc(("b", "heads", "s_round32"), 4, "attention log-sum-exp")
         tape.save(out.node, stat, out)

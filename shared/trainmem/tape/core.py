@@ -140,14 +140,18 @@ class Holder:
 class CheckpointFrame:
     """One checkpointed call: how to run it again, and the holders to fill in order."""
 
-    __slots__ = ("arguments", "autocast", "done", "function", "holders", "kept", "seen")
+    __slots__ = ("arguments", "autocast", "done", "function", "holders", "outputs", "seen", "selective")
 
-    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], autocast: int) -> None:
+    def __init__(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], autocast: int, selective: bool
+    ) -> None:
         self.function: Callable[..., Any] | None = function
         self.arguments = arguments
         self.autocast = autocast
+        self.selective = selective
+        self.outputs: list[tuple[Tensor, ...]] = []
+        """Selective: results of matrix products and attention, kept by the first run for the second."""
         self.holders: list[weakref.ref[Holder]] = []  # weak: a holder keeps its frame alive
-        self.kept: list[int] = []
         self.done = False
         self.seen = 0
 
@@ -193,6 +197,7 @@ class Tape:
         self.block = 0
         self.gradients: dict[str, Tensor] = {}
         self.accumulating = False
+        self.wide_gradients = False
         self.graph_attributes: list[Tensor] = []
         """What autograd contexts hold beside saved tensors, until the loss lets go of the graph."""
         self._module = ""
@@ -346,15 +351,20 @@ class Tape:
         *,
         saves: Sequence[Tensor | None] = (),
         saves_output: bool = False,
-        before: Callable[[], Any] | None = None,
+        costly: bool = False,
     ) -> Tensor:
-        """An operation with one fresh output. Inputs are saved before the kernel runs, the output after it."""
+        """An operation with one fresh output. Inputs are saved before the kernel runs, the output after it.
+
+        ``costly``: selective checkpoints keep its result.
+        """
         self._op = name
         node = self.node(name, inputs, backward) if self.wants_grad(*inputs) else None
         self.save(node, *saves)
-        if before is not None:
-            before()
-        out = self.alloc(shape, itemsize, name)
+        kept = self.kept() if costly else None
+        out = self.alloc(shape, itemsize, name) if kept is None else kept[0].alias()
+        if costly and kept is None:
+            self.keep(out)
+        del kept
         if node is not None:
             out.node, out.requires_grad = node, True
             if saves_output:
@@ -411,9 +421,13 @@ class Tape:
 
     # Checkpointing
 
-    def checkpoint(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
-        """Run ``function`` keeping only its arguments; backward runs it again (use_reentrant=False)."""
-        frame = CheckpointFrame(function, arguments, self.autocast)
+    def checkpoint(self, function: Callable[..., Tensor], *arguments: Any, selective: bool = False) -> Tensor:
+        """Run ``function`` keeping only its arguments; backward runs it again (use_reentrant=False).
+
+        ``selective``: the results of ops that ask for it are kept too, and not computed again
+        (create_selective_checkpoint_contexts).
+        """
+        frame = CheckpointFrame(function, arguments, self.autocast, selective)
         for argument in arguments:
             if isinstance(argument, Tensor):
                 self._mark_saved(argument)
@@ -422,6 +436,20 @@ class Tape:
             return function(*arguments)
         finally:
             self._frame = before
+
+    def kept(self) -> tuple[Tensor, ...] | None:
+        """In the second run of a selective checkpoint, the next kept results; else None: compute them."""
+        frame = self._recomputing
+        if frame is None or not frame.selective:
+            return None
+        return frame.outputs.pop(0)
+
+    def keep(self, *results: Tensor) -> None:
+        """In the first run of a selective checkpoint, keep these results for the second."""
+        if self._frame is not None and self._frame.selective:
+            self._frame.outputs.append(tuple(result.alias() for result in results))
+            for result in results:
+                self._mark_saved(result)
 
     def _unpack(self, saved: Tensor | Holder) -> Tensor | None:
         if isinstance(saved, Tensor):
@@ -541,6 +569,10 @@ def _accumulate(name: str) -> BackwardFn:
         grad = grads[0]
         assert grad is not None
         if tape.accumulating or name in tape.gradients:
+            return []
+        if tape.wide_gradients:
+            # a hook adds the 16-bit gradient to an fp32 one as soon as it is known
+            tape.gradients[name] = tape.alloc(grad.shape, 4, "fp32 gradient", BUCKET["gradients"])
             return []
         if grad.storage is not None:
             tape.bucket_of[grad.storage.key] = BUCKET["gradients"]

@@ -16,10 +16,10 @@ from trainmem.job import BaseQuantization, Lora, Optimizer, Precision, TrainingJ
 from trainmem.model import Architecture
 from trainmem.tape.dims import dimensions
 from trainmem.tape.loading import Loaded, load, trainables
-from trainmem.tape.optimizers import Trainable, optimizer_step
+from trainmem.tape.optimizers import Rounding, Trainable, optimizer_step, rounding_of
 from trainmem.tape.program import Program, compiled
 from trainmem.tape.step import size_in_bytes
-from trainmem.tape.structure import structure_of, weight_itemsize
+from trainmem.tape.structure import structure_of, unit_size, weight_itemsize
 
 __all__ = ["FastFigures", "fast_figures"]
 
@@ -101,6 +101,7 @@ def _optimizer_bytes(
     lora: Lora | None,
     itemsize: int,
     optimizer: Optimizer,
+    rounding: Rounding,
     dims: tuple[tuple[str, int], ...],
 ) -> tuple[int, int]:
     """(state, highest temporaries of a step) of an optimizer over all that trains.
@@ -111,12 +112,12 @@ def _optimizer_bytes(
     scope = dict(dims)
     layers = architecture.layers
     if layers <= 2 or len(set(architecture.layer_kinds)) > 1:
-        return _metered(everything, optimizer, scope)
+        return _metered(everything, optimizer, rounding, scope)
     inside = [p for p in everything if p.name.startswith("layers.")]
     outside = [p for p in everything if not p.name.startswith("layers.")]
     block = inside[: len(inside) // layers]
-    one = _metered([*outside, *block], optimizer, scope)
-    two = _metered([*outside, *block, *block], optimizer, scope)
+    one = _metered([*outside, *block], optimizer, rounding, scope)
+    two = _metered([*outside, *block, *block], optimizer, rounding, scope)
     return (
         one[0] + (layers - 1) * (two[0] - one[0]),
         one[1] + (layers - 1) * (two[1] - one[1]),
@@ -124,13 +125,16 @@ def _optimizer_bytes(
 
 
 def _metered(
-    parameters: list[Trainable] | tuple[Trainable, ...], optimizer: Optimizer, scope: dict[str, int]
+    parameters: list[Trainable] | tuple[Trainable, ...],
+    optimizer: Optimizer,
+    rounding: Rounding,
+    scope: dict[str, int],
 ) -> tuple[int, int]:
     meter = _Meter()
-    optimizer_step(optimizer, meter, parameters, True, scope)
+    optimizer_step(optimizer, meter, parameters, True, scope, rounding)
     state = meter.level
     meter = _Meter()
-    optimizer_step(optimizer, meter, parameters, False, scope)
+    optimizer_step(optimizer, meter, parameters, False, scope, rounding)
     return state, meter.peak
 
 
@@ -180,7 +184,8 @@ def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
     itemsize = weight_itemsize(job)
     masters = job.lora is None and job.precision in ("bf16_master", "bf16_master_fp32_grads")
     fresh = compiled(structure_of(job, architecture))
-    zeros = job.zero_grad == "zeros"
+    narrow = masters and job.precision == "bf16_master"
+    zeros = job.zero_grad == "zeros" and not narrow
     adding = None
     if job.accumulation > 1 or zeros:
         adding = compiled(structure_of(job, architecture, accumulating=True))
@@ -192,7 +197,7 @@ def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
     master_bytes = base[_MASTERS]
     scope = tuple((k, dims[k]) for k in ("sm_count", "threads_per_sm"))
     state, scratch = _optimizer_bytes(
-        architecture, job.lora, 4 if masters else itemsize, job.optimizer, scope
+        architecture, job.lora, 4 if masters else itemsize, job.optimizer, rounding_of(job), scope
     )
     base[_STATE] = state
     base[_WORKSPACE] = sum(
@@ -200,13 +205,16 @@ def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
         for part in fresh.parts
         for ordinal in part.once
     )
-    gradients = _trained_bytes(architecture, job.lora, itemsize)
+    wide = masters and job.precision == "bf16_master_fp32_grads"
+    gradients = _trained_bytes(architecture, job.lora, 4 if wide else itemsize)
     if zeros:
         base[_GRADIENTS] = gradients
+    elif narrow and job.zero_grad == "zeros":
+        base[_GRADIENTS] = master_bytes
 
     start = sum(base)
     phases = {"start_bytes": start}
-    run = _Run(architecture.layers, base)
+    run = _Run(-(-architecture.layers // unit_size(job, architecture)), base)
     if adding is None or not zeros:
         run.micro_batch(fresh, dims)
     if adding is not None and (job.accumulation > 1 or zeros):
@@ -214,20 +222,20 @@ def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
     phases.update(run.phases)
     after = run.level
     held = gradients
-    if masters:
-        after += master_bytes - gradients
+    if narrow:
+        after += master_bytes - gradients - base[_GRADIENTS]
         held = master_bytes
     first_optimizer = after + scratch
     phases["after_optimizer_bytes"] = after
     phases["peak_optimizer_bytes"] = max(after + scratch, run.level)
-    phases["after_zero_grad_bytes"] = after - (0 if zeros else held)
+    phases["after_zero_grad_bytes"] = after - (0 if job.zero_grad == "zeros" else held)
     peak, phase, op, module, buckets = run.peak()
     if phases["peak_optimizer_bytes"] > peak:
         peak, phase, op, module = phases["peak_optimizer_bytes"], "optimizer", job.optimizer, ""
         buckets = list(base)
         buckets[_GRADIENTS] = held
         buckets[_TEMPORARIES] += peak - sum(buckets)
-    first = max(run.top - state - (gradients if zeros else 0), first_optimizer)
+    first = max(run.top - state - base[_GRADIENTS], first_optimizer)
     return FastFigures(
         phases={key: phases[key] for key in sorted(phases, key=_PHASE_ORDER.index)},
         peak_bytes=peak,

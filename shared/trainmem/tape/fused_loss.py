@@ -17,7 +17,9 @@ __all__ = ["fused_linear_cross_entropy"]
 Weight = tuple[str, Tensor]
 
 
-def fused_linear_cross_entropy(tape: Tape, hidden: Tensor, weight: Weight, rows: str, one_row: bool) -> Tensor:
+def fused_linear_cross_entropy(
+    tape: Tape, hidden: Tensor, weight: Weight, rows: str, one_row: bool
+) -> Tensor:
     """The mean loss of ``hidden`` @ weight against shifted labels; backward hands over what forward made."""
     name, table = weight
     padded = tape.alloc(("b", "s_plus_1"), 8, "labels padded")

@@ -44,6 +44,13 @@ class Structure:
     partial_rotary: bool = False
     batch_of_one: bool = False
     input_gradients: bool = False
+    unit: int = 1
+    wide_gradients: bool = False
+
+    @property
+    def units(self) -> int:
+        """Parts into which the blocks are cut: one block each, or a segment that is checkpointed as one."""
+        return -(-len(self.layer_kinds) // self.unit)
 
     @property
     def unfused(self) -> bool:
@@ -134,6 +141,11 @@ class Model:
             Block(self, f"layers.{index}.", names[kind])
             for index, kind in enumerate(self.structure.layer_kinds)
         ]
+
+    def units(self) -> list[list[Block]]:
+        """The blocks by unit."""
+        size = self.structure.unit
+        return [self.blocks[start : start + size] for start in range(0, len(self.blocks), size)]
 
     def extra(self, key: str) -> Any:
         """An entry of the architecture's ``extra``; None when absent."""

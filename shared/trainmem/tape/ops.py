@@ -97,7 +97,7 @@ def addmm(
 
     out = tape.op(
         name, [b, x, w], (*lead, features), itemsize, backward,
-        saves=[x if w.requires_grad else None, w if x.requires_grad else None],
+        saves=[x if w.requires_grad else None, w if x.requires_grad else None], costly=True,
     )  # fmt: skip
     del inner
     matrix_workspace(tape, lt=True)
@@ -128,7 +128,7 @@ def linear(tape: Tape, x: Tensor, weight: Weight, features: str, bias: Weight | 
 
     out = tape.op(
         "mm", [x, w], (*x.shape[:-1], features), itemsize, backward,
-        saves=[x if w.requires_grad else None, w if x.requires_grad else None],
+        saves=[x if w.requires_grad else None, w if x.requires_grad else None], costly=True,
     )  # fmt: skip
     matrix_workspace(tape)
     return out
@@ -162,7 +162,7 @@ def matmul(
 
     out = tape.op(
         "bmm", [a, b], shape, itemsize, backward,
-        saves=[b if a.requires_grad else None, a if b.requires_grad else None],
+        saves=[b if a.requires_grad else None, a if b.requires_grad else None], costly=True,
     )  # fmt: skip
     matrix_workspace(tape)
     del held

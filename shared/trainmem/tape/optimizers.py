@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Protocol
+from typing import Literal, Protocol
 
 from trainmem.buckets import BUCKETS
-from trainmem.job import Optimizer
+from trainmem.job import Optimizer, TrainingJob
 from trainmem.tape import kernels
 
-__all__ = ["Sink", "Trainable", "optimizer_step"]
+__all__ = ["Rounding", "Sink", "Trainable", "optimizer_step", "rounding_of"]
 
 _STATE = BUCKETS.index("optimizer_state")
 _SCRATCH = BUCKETS.index("temporaries")
@@ -54,13 +54,71 @@ class Trainable:
 
 
 StepFn = Callable[[Sink, Sequence[Trainable], bool, Mapping[str, int]], None]
+Rounding = Literal["none", "kahan", "stochastic"]
+
+
+def rounding_of(job: TrainingJob) -> Rounding:
+    """How a 16-bit weight takes an update too small for it."""
+    if job.lora is not None:
+        return "none"
+    if job.precision == "bf16_kahan":
+        return "kahan"
+    return "stochastic" if job.precision == "bf16_stochastic" else "none"
 
 
 def optimizer_step(
-    optimizer: Optimizer, sink: Sink, parameters: Sequence[Trainable], first: bool, dims: Mapping[str, int]
+    optimizer: Optimizer,
+    sink: Sink,
+    parameters: Sequence[Trainable],
+    first: bool,
+    dims: Mapping[str, int],
+    rounding: Rounding = "none",
 ) -> None:
-    """Emit one step of ``optimizer`` over ``parameters``; ``first``: its state does not exist yet."""
+    """Emit one step of ``optimizer`` over ``parameters``; ``first``: its state does not exist yet.
+
+    Under Kahan or stochastic rounding the AdamW and SGD kinds run parameter by parameter with an update tensor
+    of their own. The other optimizers have no such form: their step is taken as it is, and Kahan's
+    compensation is added to their state.
+    """
+    if rounding != "none" and optimizer in _ROUNDED:
+        _rounded(optimizer, rounding, sink, parameters, first)
+        return
     _STEPS[optimizer](sink, parameters, first, dims)
+    if rounding == "kahan" and first:
+        for p in parameters:
+            sink.allocate(p.size_bytes, _STATE, "Kahan compensation", p.name)
+
+
+_ROUNDED = ("adamw", "adamw_fused", "adamw_loop", "sgd", "sgd_momentum")
+
+
+def _rounded(
+    optimizer: Optimizer, rounding: Rounding, sink: Sink, parameters: Sequence[Trainable], first: bool
+) -> None:
+    for p in parameters:
+        size = p.size_bytes
+        denominator = -1
+        if optimizer.startswith("adamw"):
+            if first:
+                sink.allocate(size, _STATE, "AdamW exp_avg", p.name)
+                sink.allocate(size, _STATE, "AdamW exp_avg_sq", p.name)
+            denominator = sink.allocate(size, _SCRATCH, "AdamW denominator", p.name)
+        elif optimizer == "sgd_momentum" and first:
+            sink.allocate(size, _STATE, "SGD momentum", p.name)
+        update = sink.allocate(size, _SCRATCH, "update", p.name)
+        sink.free(denominator)
+        if rounding == "kahan":
+            if first:
+                sink.allocate(size, _STATE, "Kahan compensation", p.name)
+            sink.free(sink.allocate(size, _SCRATCH, "weight before the update", p.name))
+        else:
+            wide = sink.allocate(4 * p.numel, _SCRATCH, "update in fp32", p.name)
+            noise = sink.allocate(4 * p.numel, _SCRATCH, "rounding noise", p.name)
+            rounded = sink.allocate(size, _SCRATCH, "rounded weight", p.name)
+            sink.free(noise)
+            sink.free(wide)
+            sink.free(rounded)
+        sink.free(update)
 
 
 def _adam_state(sink: Sink, parameters: Sequence[Trainable], *, counter: bool = False) -> None:

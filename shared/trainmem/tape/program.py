@@ -57,6 +57,7 @@ def compiled(structure: Structure) -> Program:
     """Run the tiny autograd over ``structure`` and cut its events into parts."""
     tape = Tape()
     tape.accumulating = structure.accumulating
+    tape.wide_gradients = structure.wide_gradients
     model = Model(tape, structure)
     tape.block = -1
     tape.boundary(("forward", -1))
@@ -68,8 +69,8 @@ def compiled(structure: Structure) -> Program:
     if structure.scaled_loss:
         with tape.filling("logits"):
             loss = ops.scale(tape, loss, "loss / accumulation")
-    tape.boundary(("backward", len(model.blocks)))
-    tape.block = len(model.blocks)
+    tape.boundary(("backward", structure.units))
+    tape.block = structure.units
     if structure.loss_scaling:
         with tape.filling("logits"):
             scaled = ops.scale(tape, loss, "loss scaling")
@@ -83,7 +84,7 @@ def compiled(structure: Structure) -> Program:
     del gradient, loss, held
     codes = list(tape.codes)
     gradients = {name: tensor.storage.key for name, tensor in tape.gradients.items() if tensor.storage}
-    return _cut(tape, codes, gradients, len(model.blocks))
+    return _cut(tape, codes, gradients, structure.units)
 
 
 def _cut(tape: Tape, codes: list[tuple[int, object]], gradients: dict[str, int], blocks: int) -> Program:

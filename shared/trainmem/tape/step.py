@@ -13,9 +13,9 @@ from trainmem.recording import Recording
 from trainmem.tape.core import SizeSpec
 from trainmem.tape.dims import dimensions
 from trainmem.tape.loading import load, trainables
-from trainmem.tape.optimizers import Trainable, optimizer_step
+from trainmem.tape.optimizers import Trainable, optimizer_step, rounding_of
 from trainmem.tape.program import Part, PartLabel, Program, compiled
-from trainmem.tape.structure import structure_of, weight_itemsize
+from trainmem.tape.structure import structure_of, unit_size, weight_itemsize
 
 __all__ = ["record", "size_in_bytes"]
 
@@ -81,10 +81,13 @@ def _templates(program: Program, sizes: list[int], first: bool) -> list[_Templat
 class _Layout:
     """Lays the parts of a program down for all of a model's blocks, and knows where each allocation went."""
 
-    def __init__(self, recording: Recording, program: Program, layers: int, dims: Mapping[str, int]) -> None:
+    def __init__(
+        self, recording: Recording, program: Program, layers: int, unit: int, dims: Mapping[str, int]
+    ) -> None:
         self.recording = recording
         self.program = program
-        self.layers = layers
+        self.layers = -(-layers // unit)
+        self.unit = unit
         self.sizes = [size_in_bytes(spec, dims) for spec in program.sizes]
         self._templates: dict[bool, list[_Template]] = {}
         self._index = {part.label: index for index, part in enumerate(program.parts)}
@@ -157,11 +160,13 @@ class _Layout:
         for name, (home, ordinal) in self.program.gradients.items():
             at = templates[home].place[ordinal]
             direction, block = self.program.parts[home].label
-            prefix, _, rest = name.partition(".")
-            local = rest.partition(".")[2] if prefix == "layers" else name
+            if not name.startswith("layers."):
+                out[name] = self._base[(direction, self._real(block)[0])] + at
+                continue
+            _, number, local = name.split(".", 2)
+            within = int(number) - block * self.unit
             for real in self._real(block):
-                full = f"layers.{real}.{local}" if prefix == "layers" else name
-                out[full] = self._base[(direction, real)] + at
+                out[f"layers.{real * self.unit + within}.{local}"] = self._base[(direction, real)] + at
         return out
 
 
@@ -169,7 +174,7 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
     """Build the recording of three steps of ``job``."""
     recording = Recording()
     dims = dimensions(job, architecture)
-    layers = architecture.layers
+    layers, unit = architecture.layers, unit_size(job, architecture)
     recording.mark(0, "setup")
     loaded = load(recording, job, architecture)
     recording.parameters = loaded.parameters
@@ -182,13 +187,15 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
 
     # The measuring harness hands idle memory back before the first step.
     recording.empty_cache_before.append(len(recording.events))
-    fresh = _Layout(recording, compiled(structure_of(job, architecture)), layers, dims)
+    fresh = _Layout(recording, compiled(structure_of(job, architecture)), layers, unit, dims)
     adding = fresh
     if job.accumulation > 1 or job.zero_grad == "zeros":
         adding = _Layout(
-            recording, compiled(structure_of(job, architecture, accumulating=True)), layers, dims
+            recording, compiled(structure_of(job, architecture, accumulating=True)), layers, unit, dims
         )
+    narrow = masters and job.precision == "bf16_master"
     held: dict[str, int] = {}
+    wide: dict[str, int] = {}
     for step in range(1, STEPS + 1):
         for micro in range(job.accumulation):
             if held:
@@ -196,22 +203,27 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
             else:
                 held = fresh.micro_batch(step, micro)
         recording.mark(step, "optimizer")
-        if masters:
-            held = _widen(recording, parameters, held)
-        optimizer_step(job.optimizer, recording, parameters, step == 1, dims)
+        if narrow:
+            wide = _widen(recording, parameters, held, wide)
+            held = {}
+        optimizer_step(job.optimizer, recording, parameters, step == 1, dims, rounding_of(job))
         recording.mark(step, "zero_grad")
         if job.zero_grad == "none":
             for p in parameters:
                 recording.free(held.get(p.name, -1))
-            held = {}
+                recording.free(wide.get(p.name, -1))
+            held, wide = {}, {}
     return recording
 
 
-def _widen(recording: Recording, parameters: tuple[Trainable, ...], held: dict[str, int]) -> dict[str, int]:
-    """Each 16-bit gradient becomes an fp32 one of its master, and is freed."""
+def _widen(
+    recording: Recording, parameters: tuple[Trainable, ...], held: dict[str, int], before: dict[str, int]
+) -> dict[str, int]:
+    """Each 16-bit gradient becomes the fp32 one of its master, whose last one dies, and is freed."""
     out: dict[str, int] = {}
     for p in parameters:
         if p.name in held:
             out[p.name] = recording.allocate(p.size_bytes, _GRADIENTS, "master gradient", p.name)
+            recording.free(before.get(p.name, -1))
             recording.free(held[p.name])
     return out

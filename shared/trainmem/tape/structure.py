@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 from trainmem.job import ACTIVATION_DTYPE_BYTES, Lora, TrainingJob
@@ -24,11 +25,20 @@ def weight_itemsize(job: TrainingJob) -> int:
     return 4 if job.precision in ("fp32", "amp_bf16", "amp_fp16", "fsdp_mp_bf16") else 2
 
 
-def representative_layers(kinds: tuple[str, ...]) -> tuple[int, ...]:
-    """Which blocks stand for all: two at each end and one between, where all inner blocks are of one kind."""
-    if len(kinds) <= 5 or len(set(kinds[1:-1])) > 1:
+def unit_size(job: TrainingJob, architecture: Architecture) -> int:
+    """Blocks that a program treats as one: ceil(sqrt(L)) under sqrt checkpointing, else 1."""
+    if job.checkpointing != "sqrt":
+        return 1
+    return math.isqrt(architecture.layers - 1) + 1 if architecture.layers > 1 else 1
+
+
+def representative_layers(kinds: tuple[str, ...], unit: int = 1) -> tuple[int, ...]:
+    """Which blocks stand for all: two units at each end and one between, where inner blocks are of one kind."""
+    units = -(-len(kinds) // unit)
+    if units <= 5 or len(set(kinds[1:-1])) > 1:
         return tuple(range(len(kinds)))
-    return (0, 1, 2, len(kinds) - 2, len(kinds) - 1)
+    shown = (0, 1, 2, units - 2, units - 1)
+    return tuple(i for u in shown for i in range(u * unit, min((u + 1) * unit, len(kinds))))
 
 
 def attention_kernel(job: TrainingJob, architecture: Architecture) -> Kernel:
@@ -83,11 +93,14 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
     if architecture.family not in FORWARD:
         raise Unsupported(f"model_type: the tape has no block for {architecture.family}")
     kinds = architecture.layer_kinds
+    unit = unit_size(job, architecture)
     inside, outside = _names(architecture)
     return Structure(
         family=architecture.family,
         task=job.task,
-        layer_kinds=tuple(kinds[index] for index in representative_layers(kinds)),
+        layer_kinds=tuple(kinds[index] for index in representative_layers(kinds, unit)),
+        unit=unit,
+        wide_gradients=job.precision == "bf16_master_fp32_grads" and job.lora is None,
         parameters=inside,
         outside=outside,
         extra=tuple(sorted(architecture.extra.items())),

@@ -174,17 +174,28 @@ def run_blocks(
         node.saved.append(hidden.alias())
         hidden.node, hidden.requires_grad = node, True
         del node
-    full = model.structure.checkpointing == "full"
-    for index, parameters in enumerate(model.blocks):
+    mode = model.structure.checkpointing
+    for index, unit in enumerate(model.units()):
         tape.block = index
         tape.boundary(("forward", index))
         with tape.module(f"layers.{index}"):
-            if full:
-                hidden = tape.checkpoint(block, parameters, hidden, *shared)
+            if mode == "none":
+                for parameters in unit:
+                    hidden = block(parameters, hidden, *shared)
+            elif mode == "sqrt":
+                hidden = tape.checkpoint(_segment, block, unit, hidden, *shared)
             else:
-                hidden = block(parameters, hidden, *shared)
-    tape.block = len(model.blocks)
-    tape.boundary(("forward", len(model.blocks)))
+                selective = mode == "selective"
+                hidden = tape.checkpoint(block, unit[0], hidden, *shared, selective=selective)
+    units = model.structure.units
+    tape.block = units
+    tape.boundary(("forward", units))
+    return hidden
+
+
+def _segment(block: Callable[..., Tensor], unit: list[Block], hidden: Tensor, *shared: object) -> Tensor:
+    for parameters in unit:
+        hidden = block(parameters, hidden, *shared)
     return hidden
 
 
