@@ -35,6 +35,7 @@ __all__ = [
     "from_recording",
     "notices",
     "recorded",
+    "recording_of",
     "timeline",
 ]
 
@@ -151,6 +152,16 @@ class _Key:
 def _recorded(key: _Key) -> tuple[Recording, Counters]:
     recording = record(key.job, resolve(key.job).architecture)
     return recording, counters(recording)
+
+
+def recording_of(job: TrainingJob, engine: Engine = "tape") -> Recording:
+    """Three steps of ``job`` as allocations and frees. Raises `JobError` where they cannot be replayed."""
+    if engine == "trace":
+        return _tracer()(job)
+    try:
+        return recorded(job)[0]
+    except Unsupported as reason:
+        raise JobError(f"{reason}; `trainmem trace` replays the real model") from reason
 
 
 def _fast(job: TrainingJob, resolved: Resolved) -> Estimate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainmem.capacity import capacity_report
 from trainmem.device import Device
 from trainmem.estimate import Estimate, estimate
 from trainmem.job import TrainingJob
@@ -48,6 +49,10 @@ def verdict(job: TrainingJob, answer: Estimate, device: Device) -> Verdict:
     limit = device.allocator_limit_bytes
     headroom = limit - needed_bytes(answer)
     name = _named(device.title)
+    if headroom < 0 <= limit - answer.peak_allocated_bytes:
+        tight = _squeezed(job, answer, device)
+        if tight is not None:
+            return Verdict(fits=True, headroom_bytes=0, sentence=f"Fits on {name}, barely: {tight}.")
     if headroom >= 0:
         return Verdict(
             fits=True,
@@ -63,6 +68,18 @@ def verdict(job: TrainingJob, answer: Estimate, device: Device) -> Verdict:
         sentence=sentence,
         cheapest_lever=(lever[0], lever[1]) if lever is not None else None,
     )
+
+
+def _squeezed(job: TrainingJob, answer: Estimate, device: Device) -> str | None:
+    """How a job whose tensors fit, but not its cached memory, still runs; None where it does not."""
+    if answer.peak_reserved_bytes is None or answer.engine != "tape":
+        return None
+    report = capacity_report(job, device.usable_bytes)
+    if report.answer == "fits":
+        return "the allocator has to give idle memory back and ask again, which costs time"
+    if report.answer == "fits_with_expandable_segments":
+        return "only with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    return None
 
 
 def _cheapest(job: TrainingJob, answer: Estimate, limit: int) -> tuple[str, TrainingJob, str] | None:

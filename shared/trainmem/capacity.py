@@ -1,0 +1,153 @@
+"""Would the machine run it? The step replayed on a device of a given size, and where it dies if it does."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from trainmem.allocator import AllocatorSettings, CapacityAnswer, CapacityVerdict, OutOfMemory, check_capacity
+from trainmem.device import device
+from trainmem.estimate import Engine, recording_of
+from trainmem.instant import describe_instant, short_op
+from trainmem.job import TrainingJob
+from trainmem.recording import Phase, Recording
+from trainmem.units import format_bytes, format_gib, parse_bytes
+
+__all__ = ["SCHEMA", "CapacityReport", "Death", "answer_capacity", "capacity_report"]
+
+SCHEMA = "trainmem.capacity/1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Death:
+    """Where a job runs out of memory: the step (0 while loading the model), the phase, and what was asked for."""
+
+    step: int
+    phase: Phase
+    op: str
+    module: str
+    oom: OutOfMemory
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CapacityReport:
+    """The answer of a device of ``capacity_bytes``, ``outside_bytes`` of which PyTorch never gets."""
+
+    answer: CapacityAnswer
+    capacity_bytes: int
+    outside_bytes: int
+    peak_reserved_bytes: int | None
+    death: Death | None
+    sentence: str
+
+    def to_json(self) -> dict[str, Any]:
+        """One object of schema `trainmem.capacity/1`."""
+        death = self.death
+        return {
+            "schema": SCHEMA,
+            "answer": self.answer,
+            "capacity_bytes": self.capacity_bytes,
+            "outside_bytes": self.outside_bytes,
+            "peak_reserved_bytes": self.peak_reserved_bytes,
+            "sentence": self.sentence,
+            "death": None
+            if death is None
+            else {
+                "step": death.step,
+                "phase": death.phase,
+                "module": death.module,
+                "op": death.op,
+                "tried_bytes": death.oom.tried_bytes,
+                "free_bytes": death.oom.free_bytes,
+                "line": death.oom.line,
+                "mechanism": death.oom.mechanism,
+                "sentence": death.sentence,
+            },
+        }
+
+
+def capacity_report(
+    job: TrainingJob,
+    capacity_bytes: int,
+    *,
+    engine: Engine = "tape",
+    settings: AllocatorSettings | None = None,
+) -> CapacityReport:
+    """Replay three steps of ``job`` on a device of this size, its CUDA context taken from ``job.device``.
+
+    Raises `JobError` where the job cannot be replayed.
+    """
+    recording = recording_of(job, engine)
+    spec = device(job.device)
+    outside = spec.usable_bytes - spec.allocator_limit_bytes
+    verdict = check_capacity(
+        recording.events,
+        capacity_bytes=capacity_bytes,
+        outside_bytes=outside,
+        settings=settings,
+        empty_cache_before=recording.empty_cache_before,
+    )
+    death = _death(job, recording, verdict.oom) if verdict.oom is not None else None
+    return CapacityReport(
+        answer=verdict.answer,
+        capacity_bytes=capacity_bytes,
+        outside_bytes=outside,
+        peak_reserved_bytes=_reserved(verdict),
+        death=death,
+        sentence=_sentence(verdict, death),
+    )
+
+
+def _reserved(verdict: CapacityVerdict) -> int | None:
+    if verdict.answer == "out_of_memory":
+        return None
+    return (verdict.expandable or verdict.replay).peak_reserved_bytes
+
+
+def _death(job: TrainingJob, recording: Recording, oom: OutOfMemory) -> Death:
+    before = [mark for mark in recording.marks if mark.event <= oom.event_index]
+    mark = before[-1]
+    number = sum(1 for value in recording.events[: oom.event_index + 1] if value > 0) - 1
+    op, module = recording.op_of[number], recording.module_of[number]
+    if mark.step == 0:
+        where = "while the model is loaded"
+    else:
+        where = f"in step {mark.step}, {describe_instant(mark.phase, op, module, job.optimizer)}"
+    why = ""
+    if mark.step > 1 and mark.phase != "optimizer":
+        why = f"; step {mark.step - 1} fits, step {mark.step} does not: the optimizer's state now exists"
+    at = f"{module}: {short_op(op)}" if module else short_op(op)
+    sentence = f"Dies {where} ({at}), asking for {format_bytes(oom.tried_bytes)}{why}."
+    return Death(step=mark.step, phase=mark.phase, op=short_op(op), module=module, oom=oom, sentence=sentence)
+
+
+def _sentence(verdict: CapacityVerdict, death: Death | None) -> str:
+    size = format_gib(verdict.capacity_bytes)
+    if verdict.answer == "fits":
+        retries = verdict.replay.retries
+        tight = f", after giving idle memory back {retries} times" if retries else ""
+        return f"Fits in {size}, with {format_gib(verdict.spare_bytes or 0)} to spare{tight}."
+    if verdict.answer == "fits_with_expandable_segments":
+        return (
+            f"Fits in {size} only with expandable_segments:True. Without: {death.sentence if death else ''}"
+        )
+    return f"Does not fit in {size}. {death.sentence if death else ''}"
+
+
+def answer_capacity(
+    job: TrainingJob, size: str, *, engine: Engine, settings: AllocatorSettings | None, as_json: bool
+) -> int:
+    """Print the report for ``--capacity``; 0 when it fits, 1 when it dies."""
+    capacity = parse_bytes(size, field="capacity")
+    report = capacity_report(job, capacity, engine=engine, settings=settings)
+    if as_json:
+        sys.stdout.write(json.dumps(report.to_json()) + "\n")
+    else:
+        lines = [report.sentence]
+        if report.death is not None:
+            lines += ["", report.death.oom.line, report.death.oom.mechanism]
+        sys.stdout.write("\n".join(lines) + "\n")
+    return 0 if report.answer == "fits" else 1
