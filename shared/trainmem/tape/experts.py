@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trainmem.tape import ops, routing, sorting
-from trainmem.tape.core import Tape, Tensor
-from trainmem.tape.model import Block
+from trainmem.tape.activations import activation
+from trainmem.tape.core import Tensor
+from trainmem.tape.model import Block, Model
 
 __all__ = ["CHOICES", "PAIRS", "apply_gate", "grouped_experts"]
 
@@ -19,19 +20,30 @@ CHOICES = ("b", "s", "top_k")
 
 PAIRS = CHOICES
 TOKENS = ("b", "s")
+HIDDEN = ("b", "s", "h")
 
 
-def apply_gate(tape: Tape, gate_up: Tensor) -> Tensor:
-    """silu(gate) * up of the two halves."""
-    gate, up = ops.split(tape, gate_up, [(*PAIRS, "moe")] * 2)
-    return ops.mul(tape, ops.silu(tape, gate), up)
+def apply_gate(model: Model, gate_up: Tensor) -> Tensor:
+    """_default_apply_gate: act_fn(gate) * up of the two halves."""
+    gate, up = ops.split(model.tape, gate_up, [(*PAIRS, "moe")] * 2)
+    return ops.mul(model.tape, activation(model, gate), up)
 
 
-def _product(block: Block, x: Tensor, name: str, offsets: Tensor, experts: Tensor, features: str) -> Tensor:
-    """_grouped_linear, with the bias of each row's expert gathered where there is one."""
+def _biases(block: Block, name: str, experts: Tensor, features: str) -> Tensor | None:
+    """The bias of each pair's expert."""
+    if not block.has(f"{name}_bias"):
+        return None
+    bias = block.weight(f"{name}_bias")[1]
+    return routing.take_rows(block.model.tape, bias, experts, ("experts",), (features,))
+
+
+def _grouped_linear(
+    block: Block, x: Tensor, name: str, offsets: Tensor, bias: Tensor | None, features: str
+) -> Tensor:
     tape = block.model.tape
     with tape.module(name):
-        return routing.grouped_mm(tape, x, block.weight(name), offsets, features)
+        out = routing.grouped_mm(tape, x, block.weight(name), offsets, features)
+        return out if bias is None else routing.add_in_place(tape, out, bias)
 
 
 def grouped_experts(
@@ -39,32 +51,35 @@ def grouped_experts(
     hidden: Tensor,
     indices: Tensor,
     weights: Tensor,
-    gate: Callable[[Tape, Tensor], Tensor] = apply_gate,
+    gate: Callable[[Model, Tensor], Tensor] = apply_gate,
 ) -> Tensor:
     """grouped_mm_experts_forward: sort by expert, multiply group by group, weigh, and sum in the first order."""
-    tape = block.model.tape
+    model, tape = block.model, block.model.tape
+    up, down = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
     itemsize = hidden.itemsize
     experts, order = routing.sort(tape, indices)
     selected = routing.take_rows(tape, hidden, tape.alloc(PAIRS, 8, "token of each pair"), TOKENS, ("h",))
     weights = routing.take_rows(tape, weights, order, PAIRS, ())
-    narrow = tape.alloc(PAIRS, 4, "histc input")
+    histc_input = tape.alloc(PAIRS, 4, "histc input")
     counts = tape.alloc(("experts",), 4, "tokens per expert")
     offsets = tape.alloc(("experts",), 4, "offsets")
     tape.scratch((sorting.counts_scan_scratch,), "cumsum")
     mask = tape.alloc(PAIRS, 1, "sentinel mask")
-    selected = routing.mask_rows(tape, selected, mask, in_place=True)
 
-    out = _product(block, selected, "mlp.experts.gate_up_proj", offsets, experts, "2moe")
+    biases = _biases(block, up, experts, "2moe")
+    selected = routing.mask_rows(tape, selected, mask, in_place=True)
+    out = _grouped_linear(block, selected, up, offsets, biases, "2moe")
     out = routing.mask_rows(tape, out, mask)
-    out = gate(tape, out)
-    out = _product(block, out, "mlp.experts.down_proj", offsets, experts, "h")
+    out = gate(model, out)
+    biases = _biases(block, down, experts, "h")
+    out = _grouped_linear(block, out, down, offsets, biases, "h")
     out = routing.mask_rows(tape, out, mask)
 
     weighted = ops.mul(tape, out, weights, out.shape)
-    back = tape.alloc(PAIRS, 8, "inverse order")
+    inverse = tape.alloc(PAIRS, 8, "inverse order")
     tape.alloc(PAIRS, 8, "inverse order arange")
-    weighted = routing.take_rows(tape, weighted, back, PAIRS, ("h",))
-    total = routing.sum_over(tape, weighted, ("b", "s", "h"))
+    weighted = routing.take_rows(tape, weighted, inverse, PAIRS, ("h",))
+    total = routing.sum_over(tape, weighted, HIDDEN)
     result = tape.cast(total, itemsize)
-    del narrow, counts
+    del histc_input, counts
     return result

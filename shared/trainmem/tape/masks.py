@@ -22,21 +22,23 @@ __all__ = [
 SQUARE = ("s", "s")
 
 
-def causal_mask(model: Model) -> Tensor | None:
-    """create_causal_mask without a padding mask."""
+def causal_mask(model: Model, *, positions: bool = True) -> Tensor | None:
+    """create_causal_mask without a padding mask; it looks for packed sequences where it gets ``positions``."""
     tape = model.tape
     with tape.module("causal mask"):
-        _packed_sequences(model)
+        if positions:
+            _packed_sequences(model)
         if model.structure.attention == "sdpa":
             return None
         return _added(model, _indexed(tape, _causal))
 
 
-def sliding_causal_mask(model: Model) -> Tensor | None:
+def sliding_causal_mask(model: Model, *, positions: bool = True) -> Tensor | None:
     """create_sliding_window_causal_mask without a padding mask."""
     tape = model.tape
     with tape.module("sliding mask"):
-        _packed_sequences(model)
+        if positions:
+            _packed_sequences(model)
         if model.structure.attention == "eager":
             return _added(model, _indexed(tape, _causal_window))
         return _indexed(tape, _causal_window) if model.structure.windowed else None

@@ -59,11 +59,12 @@ class Structure:
 
 
 class Block:
-    """The parameters of one block, or of the model outside blocks (prefix "")."""
+    """The parameters of one block, or of the model outside blocks (prefix ""), and its kind."""
 
-    def __init__(self, model: Model, prefix: str, names: tuple[str, ...]) -> None:
+    def __init__(self, model: Model, prefix: str, names: tuple[str, ...], kind: str = "") -> None:
         self.model = model
         self.prefix = prefix
+        self.kind = kind
         self.names = frozenset(names)
         self._tensors: dict[str, Tensor] = {}
 
@@ -138,7 +139,7 @@ class Model:
         names = dict(self.structure.parameters)
         self.outside = Block(self, "", self.structure.outside)
         self.blocks = [
-            Block(self, f"layers.{index}.", names[kind])
+            Block(self, f"layers.{index}.", names[kind], kind)
             for index, kind in enumerate(self.structure.layer_kinds)
         ]
 

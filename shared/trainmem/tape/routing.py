@@ -9,6 +9,7 @@ from trainmem.tape.core import Gradients, Pending, Shape, Tape, Tensor
 from trainmem.tape.ops import Weight, matrix_workspace
 
 __all__ = [
+    "add_in_place",
     "divide_by_sum",
     "grouped_mm",
     "mask_rows",
@@ -17,6 +18,18 @@ __all__ = [
     "take_rows",
     "top_k",
 ]
+
+
+def add_in_place(tape: Tape, x: Tensor, other: Tensor) -> Tensor:
+    """x.add_(other): the gradient passes through to both."""
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [grads[0].alias() if need else None for need in needs]
+
+    out = x.alias()
+    if tape.wants_grad(x, other):
+        out.node, out.requires_grad = tape.node("add_", [x, other], backward), True
+    return out
 
 
 def top_k(tape: Tape, x: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from trainmem.tape import ops
 from trainmem.tape.attention import scaled_dot_product
@@ -13,6 +15,7 @@ from trainmem.tape.model import Block, Model
 
 __all__ = [
     "HIDDEN",
+    "ByKind",
     "attend",
     "attention_and_weights",
     "causal_loss",
@@ -157,13 +160,25 @@ def _drop(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
     return []
 
 
+@dataclass(frozen=True, slots=True)
+class ByKind:
+    """Something that blocks share by their kind: each is given, and its checkpoint keeps, its own kind's."""
+
+    values: dict[str, Any]
+
+
+def _given(parameters: Block, shared: tuple[object, ...]) -> list[object]:
+    return [part.values[parameters.kind] if isinstance(part, ByKind) else part for part in shared]
+
+
 def run_blocks(
     model: Model, hidden: Tensor | list[Tensor], block: Callable[..., Tensor], *shared: object
 ) -> Tensor:
     """Every block in turn, checkpointed or not, with a boundary before each.
 
-    ``shared`` goes to every block; a checkpoint keeps all of it for its second run. A list of one tensor hands
-    it over: where the source rebinds its name in the loop, the caller must not keep it.
+    ``shared`` goes to every block, or of a `ByKind` the value of its kind; a checkpoint keeps it for its second
+    run. A list of one tensor hands it over: where the source rebinds its name in the loop, the caller must not
+    keep it.
     """
     tape = model.tape
     if isinstance(hidden, list):
@@ -181,12 +196,13 @@ def run_blocks(
         with tape.module(f"layers.{index}"):
             if mode == "none":
                 for parameters in unit:
-                    hidden = block(parameters, hidden, *shared)
+                    hidden = block(parameters, hidden, *_of_kind(parameters, shared))
             elif mode == "sqrt":
                 hidden = tape.checkpoint(_segment, block, unit, hidden, *shared)
             else:
                 selective = mode == "selective"
-                hidden = tape.checkpoint(block, unit[0], hidden, *shared, selective=selective)
+                own = _of_kind(unit[0], shared)
+                hidden = tape.checkpoint(block, unit[0], hidden, *own, selective=selective)
     units = model.structure.units
     tape.block = units
     tape.boundary(("forward", units))
@@ -195,8 +211,12 @@ def run_blocks(
 
 def _segment(block: Callable[..., Tensor], unit: list[Block], hidden: Tensor, *shared: object) -> Tensor:
     for parameters in unit:
-        hidden = block(parameters, hidden, *shared)
+        hidden = block(parameters, hidden, *_of_kind(parameters, shared))
     return hidden
+
+
+def _of_kind(block: Block, shared: tuple[object, ...]) -> tuple[object, ...]:
+    return tuple(each.values[block.kind] if isinstance(each, ByKind) else each for each in shared)
 
 
 def language_loss(model: Model, hidden: Tensor, head: tuple[str, Tensor]) -> Tensor:
