@@ -5,16 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trainmem.tape.core import Tensor
-from trainmem.tape.families import gpt2, gpt_neox, llama, mixtral, olmo2, opt, phi3, qwen3, qwen3_moe
+from trainmem.tape.families import (
+    gemma2,
+    gpt2,
+    gpt_neox,
+    gpt_oss,
+    llama,
+    mixtral,
+    olmo2,
+    opt,
+    phi3,
+    qwen3,
+    qwen3_moe,
+)
 from trainmem.tape.model import Model
 
 __all__ = ["FORWARD"]
 
 FORWARD: dict[str, Callable[[Model], Tensor]] = {
+    "gemma2": gemma2.forward,
     "gpt2": gpt2.forward,
     "gpt_neox": gpt_neox.forward,
     "llama": llama.forward,
     "mistral": llama.forward,
+    "gpt_oss": gpt_oss.forward,
     "mixtral": mixtral.forward,
     "qwen2": llama.forward,
     "qwen3": qwen3.forward,
