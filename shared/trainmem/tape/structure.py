@@ -109,7 +109,8 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
         one_head=architecture.kv_heads == 1,
         weight_itemsize=weight_itemsize(job),
         autocast=2 if job.precision in ("amp_bf16", "amp_fp16") else 0,
-        attention=job.attention,
+        # gpt-oss has no fused attention in transformers
+        attention="eager" if architecture.extra.get("attention_sinks") else job.attention,
         kernel=attention_kernel(job, architecture),
         checkpointing=job.checkpointing,
         loss=job.loss,
