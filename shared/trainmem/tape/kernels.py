@@ -166,9 +166,15 @@ def partial_segment_sums(d: Dims, tokens: tuple[str, ...], rows: str, width: str
 def efficient_attention_backward_workspace(
     d: Dims, batch: str, heads: str, length: str, head_dim: str
 ) -> int:
-    """Scratch of the memory-efficient attention backward in fp32: dq accumulators and a counter a query block."""
-    b, a, s, e = d[batch], d[heads], d[length], d[head_dim]
-    return 4 * b * a * s * e + 128 * b * a
+    """Scratch of the memory-efficient attention backward in fp32: dq's accumulators, one tile at a time.
+
+    A tile is 64 queries (128 for heads wider than 64) by 64 columns in fp32, with a lock and a counter in 16
+    bytes before it (mem_eff_attention/kernel_backward.h, workspace_elements_gq; kernels/generate_kernels.py).
+    """
+    s, e = d[length], d[head_dim]
+    rows, columns = (64 if e <= 64 else 128), 64
+    tiles = -(-s // rows) * -(-e // columns)
+    return d[batch] * d[heads] * tiles * (16 + 4 * rows * columns)
 
 
 def scan_workspace(d: Dims, length: tuple[str, ...]) -> int:

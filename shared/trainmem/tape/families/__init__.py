@@ -7,6 +7,7 @@ from collections.abc import Callable
 from trainmem.tape.core import Tensor
 from trainmem.tape.families import (
     gemma2,
+    gemma3,
     gpt2,
     gpt_neox,
     gpt_oss,
@@ -24,6 +25,7 @@ __all__ = ["FORWARD"]
 
 FORWARD: dict[str, Callable[[Model], Tensor]] = {
     "gemma2": gemma2.forward,
+    "gemma3_text": gemma3.forward,
     "gpt2": gpt2.forward,
     "gpt_neox": gpt_neox.forward,
     "llama": llama.forward,

@@ -114,7 +114,10 @@ def value_copies(model: Model, mask: Tensor | None) -> bool:
 
 
 def repeat_kv(model: Model, x: Tensor) -> Tensor:
-    """Keys or values copied to every query head of their group; their gradients are summed back."""
+    """Keys or values copied to every query head of their group; their gradients are summed back.
+
+    A single head is not copied: expanding it is a view over all query heads.
+    """
     if not model.structure.grouped:
         return x
     tape, shape, itemsize = model.tape, x.shape, x.itemsize
@@ -122,7 +125,12 @@ def repeat_kv(model: Model, x: Tensor) -> Tensor:
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
         return [tape.alloc(shape, itemsize, "repeat_kv backward")]
 
-    return tape.op("repeat_kv", [x], QUERY, itemsize, backward)
+    if not model.structure.one_head:
+        return tape.op("repeat_kv", [x], QUERY, itemsize, backward)
+    out = Tensor(tape, x.storage, QUERY, itemsize, view=True)
+    if tape.wants_grad(x):
+        out.node, out.requires_grad = tape.node("expand", [x], backward), True
+    return out
 
 
 def eager_attention(
@@ -140,8 +148,10 @@ def eager_attention(
     width = q.itemsize
     keys = repeat_kv(model, k)
     values = repeat_kv(model, v)
-    contiguous = model.structure.grouped
-    copies = (not heads_first, not (contiguous or heads_first))
+    contiguous = model.structure.grouped and not model.structure.one_head
+    # autocast's copy of a single expanded head is contiguous
+    copied = contiguous or (model.structure.one_head and tape.autocast not in (0, keys.itemsize))
+    copies = (not heads_first, not (copied or heads_first))
     weights = ops.scale(tape, ops.matmul(tape, q, keys, SCORES, copies=copies))
     if soft_cap:
         weights = ops.scale(tape, weights, "soft cap")

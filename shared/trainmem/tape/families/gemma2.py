@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from trainmem.tape import ops
 from trainmem.tape.core import Tensor
 from trainmem.tape.families._decoder import (
@@ -19,7 +22,9 @@ from trainmem.tape.model import Block, Model
 from trainmem.tape.norms import centered_rms_norm
 from trainmem.tape.rotary import KEY, QUERY, apply_rotary, rotary_tables
 
-__all__ = ["causal_masks", "forward", "scaled_embedding"]
+__all__ = ["causal_masks", "forward", "normed_block", "scaled_embedding"]
+
+Attention: TypeAlias = Callable[[Block, Tensor, Tables, Tensor | None], tuple[Tensor, Tensor | None]]
 
 
 def _attention(
@@ -39,11 +44,14 @@ def _attention(
     return block.linear(out, "self_attn.o_proj", "h"), weights
 
 
-def _block(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None, at: Tensor) -> Tensor:
+def normed_block(
+    block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None, attention: Attention
+) -> Tensor:
+    """DecoderLayer.forward of Gemma 2 and 3: norms before and after attention and MLP."""
     tape = block.model.tape
     residual = hidden
     hidden = centered_rms_norm(block, hidden, "input_layernorm")
-    hidden, _ = _attention(block, hidden, tables, mask)
+    hidden, _ = attention(block, hidden, tables, mask)
     hidden = centered_rms_norm(block, hidden, "post_attention_layernorm")
     hidden = ops.add(tape, residual, hidden)
     residual = hidden
@@ -51,6 +59,10 @@ def _block(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None, at
     hidden = gated_mlp(block, hidden)
     hidden = centered_rms_norm(block, hidden, "post_feedforward_layernorm")
     return ops.add(tape, residual, hidden)
+
+
+def _block(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None, at: Tensor) -> Tensor:
+    return normed_block(block, hidden, tables, mask, _attention)
 
 
 def scaled_embedding(model: Model, ids: Tensor) -> Tensor:
