@@ -1,0 +1,209 @@
+"""The end of the line: jobs in, answers out, on every rung that needs no torch."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainmem.allocator import AllocatorSettings
+from trainmem.buckets import BUCKETS
+from trainmem.estimate import SCHEMA, estimate, timeline
+from trainmem.instant import describe_instant
+from trainmem.job import JobError, Lora, TrainingJob
+from trainmem.recording import PHASES
+
+GIB = 1 << 30
+FAMILIES = ("gpt2-124m", "qwen2.5-0.5b", "smollm2-135m")
+
+
+def lesson(**changes: object) -> TrainingJob:
+    values: dict[str, object] = {
+        "model": "gpt2-774m",
+        "micro_batch": 8,
+        "sequence_length": 1024,
+        "device": "h200",
+    }
+    return TrainingJob.from_json({**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "gib"),
+    [
+        ({}, 44.44),
+        ({"checkpointing": "full"}, 15.57),
+        ({"optimizer": "adamw8bit"}, 40.19),
+        ({"checkpointing": "full", "optimizer": "adamw8bit"}, 11.31),
+        ({"micro_batch": 2, "accumulation": 4}, 21.74),
+    ],
+)
+def test_the_lessons_table(changes: dict[str, object], gib: float) -> None:
+    assert estimate(lesson(**changes)).peak_allocated_bytes / GIB == pytest.approx(gib, abs=0.02)
+
+
+def test_the_first_step_has_no_optimizer_state() -> None:
+    answer = estimate(lesson())
+    assert (answer.peak_allocated_bytes - answer.first_step_peak_bytes) / GIB == pytest.approx(5.80, abs=0.02)
+
+
+def test_forgetting_set_to_none_costs_one_gradient_copy() -> None:
+    kept = estimate(lesson(zero_grad="zeros")).peak_allocated_bytes
+    assert (kept - estimate(lesson()).peak_allocated_bytes) / GIB == pytest.approx(2.89, abs=0.02)
+
+
+def test_a_7b_under_the_classic_recipe_does_not_fit_on_the_spark() -> None:
+    job = TrainingJob(model="llama2-7b", sequence_length=2048, checkpointing="full", device="h200")
+    answer = estimate(job)
+    assert answer.peak_allocated_bytes / GIB == pytest.approx(125.6, abs=0.1)
+    assert answer.peak_phase == "optimizer"
+    assert "square roots" in answer.peak_instant
+
+
+def test_the_answer_is_the_contracts_object() -> None:
+    data = json.loads(json.dumps(estimate(lesson()).to_json()))
+    assert data["schema"] == SCHEMA
+    assert list(data["buckets_at_peak"]) == list(BUCKETS)
+    assert set(data["phases"]) == {
+        "start_bytes", "after_forward_bytes", "peak_forward_bytes", "after_backward_bytes", "peak_backward_bytes",
+        "after_optimizer_bytes", "peak_optimizer_bytes", "after_zero_grad_bytes",
+    }  # fmt: skip
+    assert data["engine"] == "tape"
+    assert TrainingJob.from_json(data["job"]) == lesson()
+
+
+def test_fast_leaves_the_allocator_out() -> None:
+    fast, exact = estimate(lesson(), detail="fast"), estimate(lesson())
+    assert fast.peak_reserved_bytes is None
+    assert exact.peak_reserved_bytes is not None
+    assert exact.peak_reserved_bytes >= exact.peak_allocated_bytes >= fast.peak_allocated_bytes
+    assert fast.peak_allocated_bytes == pytest.approx(exact.peak_allocated_bytes, rel=0.01)
+
+
+def test_expandable_segments_lower_reserved_not_allocated() -> None:
+    job = TrainingJob(
+        model="llama3.2-1b", micro_batch=4, sequence_length=2048, checkpointing="full", device="h200"
+    )
+    plain = estimate(job)
+    expandable = estimate(job, settings=AllocatorSettings.parse("expandable_segments:True"))
+    assert expandable.peak_reserved_bytes < plain.peak_reserved_bytes  # type: ignore[operator]
+
+
+def test_an_unknown_family_is_refused_with_the_command_that_traces_it() -> None:
+    with pytest.raises(JobError, match="trainmem trace"):
+        estimate(TrainingJob(config={"model_type": "mamba", "hidden_size": 64}))
+
+
+JOBS = st.builds(
+    lambda model, batch, length, precision, optimizer, attention, checkpointing, zero, accumulation, lora, loss: (
+        TrainingJob(
+            model=model,
+            micro_batch=batch,
+            sequence_length=length,
+            precision=precision,
+            optimizer=optimizer,
+            attention=attention,
+            checkpointing=checkpointing,
+            zero_grad=zero,
+            accumulation=accumulation,
+            lora=Lora(rank=8) if lora else None,
+            loss=loss,
+            device="h200",
+        )
+    ),
+    st.sampled_from(FAMILIES),
+    st.integers(1, 4),
+    st.sampled_from((64, 200, 512)),
+    st.sampled_from(("fp32", "amp_bf16", "amp_fp16", "bf16", "bf16_kahan", "bf16_stochastic", "bf16_master")),
+    st.sampled_from(
+        ("adamw", "adamw_fused", "adamw_loop", "adamw8bit", "sgd", "sgd_momentum", "adafactor", "muon")
+    ),
+    st.sampled_from(("sdpa", "eager")),
+    st.sampled_from(("none", "full", "selective", "sqrt")),
+    st.sampled_from(("none", "zeros")),
+    st.integers(1, 2),
+    st.booleans(),
+    st.sampled_from(("standard", "liger_fused")),
+)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(JOBS)
+def test_every_answer_adds_up(job: TrainingJob) -> None:
+    exact, fast = estimate(job), estimate(job, detail="fast")
+    for answer in (exact, fast):
+        assert answer.engine == "tape"
+        assert sum(answer.buckets_at_peak.values()) == answer.peak_allocated_bytes
+        assert min(answer.buckets_at_peak.values()) >= 0
+        phases = answer.phases
+        tops = [phases[f"peak_{name}_bytes"] for name in ("forward", "backward", "optimizer")]
+        assert max(tops) == answer.peak_allocated_bytes
+        assert answer.peak_phase in PHASES
+    # small tensors sit in blocks of up to 1 MiB more than they asked for
+    assert fast.peak_allocated_bytes == pytest.approx(exact.peak_allocated_bytes, rel=0.06)
+    assert exact.peak_reserved_bytes >= exact.peak_allocated_bytes  # type: ignore[operator]
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(JOBS, st.sampled_from(("micro_batch", "sequence_length")))
+def test_more_tokens_never_need_less(job: TrainingJob, field: str) -> None:
+    more = job.with_(**{field: getattr(job, field) * 2})
+    assert (
+        estimate(more, detail="fast").peak_allocated_bytes
+        >= estimate(job, detail="fast").peak_allocated_bytes
+    )
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"])
+def test_a_larger_model_never_needs_less(key: str) -> None:
+    config = {
+        "model_type": "llama", "vocab_size": 4096, "hidden_size": 512, "intermediate_size": 1024,
+        "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 4,
+    }  # fmt: skip
+    small = estimate(TrainingJob(config=config, sequence_length=256))
+    large = estimate(TrainingJob(config={**config, key: config[key] * 2}, sequence_length=256))
+    assert large.peak_allocated_bytes > small.peak_allocated_bytes
+
+
+def test_qlora_needs_less_than_lora_and_lora_less_than_full() -> None:
+    full = TrainingJob(model="llama3.1-8b", sequence_length=2048, precision="bf16", device="h200")
+    lora = full.with_(lora=Lora())
+    qlora = lora.with_(base_quantization="nf4")
+    sizes = [estimate(job).peak_allocated_bytes for job in (qlora, lora, full)]
+    assert sizes == sorted(sizes)
+
+
+def test_equal_blocks_are_not_told_apart() -> None:
+    """Twelve blocks laid out from five recorded ones are the twelve recorded one by one."""
+    from trainmem.model import resolve
+    from trainmem.tape import record
+    from trainmem.tape import structure as structures
+
+    job = TrainingJob(model="gpt2-124m", sequence_length=128, device="h200")
+    architecture = resolve(job).architecture
+    short = record(job, architecture)
+    whole = structures.representative_layers
+    structures.representative_layers = lambda kinds, unit=1: tuple(range(len(kinds)))
+    try:
+        long = record(job, architecture)
+    finally:
+        structures.representative_layers = whole
+    assert [e if e > 0 else 0 for e in short.events] == [e if e > 0 else 0 for e in long.events]
+    assert short.bucket_of == long.bucket_of
+
+
+def test_a_timeline_holds_the_peak_and_sums_everywhere() -> None:
+    answer, step = estimate(lesson()), timeline(lesson())
+    assert max(i.total_bytes for i in step.instants) == answer.peak_allocated_bytes
+    assert len(step.curve) <= 260
+    assert max(sum(p.buckets.values()) for p in step.curve) == answer.peak_allocated_bytes
+    assert [p.x for p in step.curve] == sorted(p.x for p in step.curve)
+    assert step.instants[0].name == "start"
+    first = timeline(lesson(), first_step=True)
+    assert max(i.total_bytes for i in first.instants) == answer.first_step_peak_bytes
+
+
+def test_instants_are_named() -> None:
+    assert describe_instant("backward", "loss: nll_loss backward", "").startswith("start of backward")
+    assert describe_instant("backward", "layers.2.mlp.act: mul backward", "layers.30").startswith(
+        "backward of block 30"
+    )

@@ -1,0 +1,97 @@
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmem.job import LEVERS, JobError, Lora, Sharding, TrainingJob
+
+
+def test_missing_keys_take_their_defaults() -> None:
+    job = TrainingJob.from_json({"model": "gpt2-124m"})
+    assert (job.precision, job.optimizer, job.device, job.lora) == ("amp_bf16", "adamw", "spark", None)
+    assert job.sharding == Sharding()
+
+
+def test_a_job_survives_json() -> None:
+    job = TrainingJob(
+        model="llama3.1-8b",
+        lora=Lora(rank=8, targets=("q_proj", "v_proj")),
+        base_quantization="nf4",
+        sharding=Sharding(mode="fsdp2", data_parallel=8),
+    )
+    assert TrainingJob.from_json(json.loads(json.dumps(job.to_json()))) == job
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"micro_batch": 0}, "micro_batch"),
+        ({"micro_batch": -3}, "micro_batch"),
+        ({"micro_batch": 2.5}, "micro_batch"),
+        ({"micro_batch": math.nan}, "micro_batch"),
+        ({"micro_batch": True}, "micro_batch"),
+        ({"micro_batch": "many"}, "micro_batch"),
+        ({"sequence_length": 10**12}, "sequence_length"),
+        ({"micro_batch": 10**6, "sequence_length": 10**6}, "micro_batch x sequence_length"),
+        ({"precision": "fp8"}, "precision"),
+        ({"precision": 16}, "precision"),
+        ({"optimizer": ["adamw"]}, "optimizer"),
+        ({"lora": {"rank": 0}}, "lora.rank"),
+        ({"lora": {"targets": []}}, "lora.targets"),
+        ({"lora": {"ranks": 1}}, "lora."),
+        ({"lora": "yes"}, "lora"),
+        ({"base_quantization": "nf4"}, "base_quantization"),
+        ({"sharding": {"mode": "fsdp3"}}, "sharding.mode"),
+        ({"sharding": {"data_parallel": 8}}, "sharding.data_parallel"),
+        ({"sharding": {"reshard_after_forward": "no"}}, "sharding.reshard_after_forward"),
+        ({"config": [1]}, "config"),
+        ({"model": "  "}, "model"),
+        ({"model": None}, "model"),
+        ({"batch": 3}, '"batch"'),
+        ({"device": 4}, "device"),
+    ],
+)
+def test_wrong_input_is_one_line_that_names_the_field(change: dict[str, object], field: str) -> None:
+    with pytest.raises(JobError) as caught:
+        TrainingJob.from_json({"model": "gpt2-124m", **change})
+    message = str(caught.value)
+    assert message.startswith(field)
+    assert "\n" not in message
+    assert len(message) < 400
+
+
+@pytest.mark.parametrize("data", [None, 3, "job", [], [{"model": "gpt2-124m"}]])
+def test_what_is_no_object_is_no_job(data: object) -> None:
+    with pytest.raises(JobError, match="^job: "):
+        TrainingJob.from_json(data)
+
+
+def test_numbers_from_a_form_are_numbers() -> None:
+    job = TrainingJob(model="gpt2-124m", micro_batch="8", sequence_length="2,048", accumulation=4.0)  # type: ignore[arg-type]
+    assert (job.micro_batch, job.sequence_length, job.accumulation) == (8, 2048, 4)
+
+
+def test_the_measured_rows_name_for_momentum_is_understood() -> None:
+    assert TrainingJob(model="gpt2-124m", optimizer="sgdm").optimizer == "sgd_momentum"  # type: ignore[arg-type]
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=12),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+            lambda inner: st.lists(inner, max_size=3),
+            max_leaves=4,
+        ),
+        max_size=4,
+    ),
+    st.sampled_from(sorted({*LEVERS, "micro_batch", "lora", "sharding", "config"})),
+    st.integers() | st.floats() | st.text(max_size=9) | st.none(),
+)
+def test_any_json_is_a_job_or_a_clear_line(extra: dict[str, object], key: str, value: object) -> None:
+    try:
+        TrainingJob.from_json({"model": "gpt2-124m", **extra, key: value})
+    except JobError as error:
+        assert "\n" not in str(error)
