@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = ["GB", "GIB", "KIB", "MIB", "format_bytes", "format_gib", "parse_bytes"]
+__all__ = ["GB", "GIB", "KIB", "MIB", "format_bytes", "format_gb", "format_gib", "parse_bytes"]
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -56,6 +56,11 @@ def format_gib(size_bytes: int, *, digits: int = 3) -> str:
         return "0 GiB"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(gib))))
     return f"{gib:,.{min(decimals, 4)}f} GiB"
+
+
+def format_gb(size_bytes: int) -> str:
+    """A size in whole GB (10^9), as products are sold: ``"128 GB"``."""
+    return f"{size_bytes / GB:,.0f} GB"
 
 
 def format_bytes(size_bytes: int) -> str:

@@ -6,7 +6,7 @@ from html import escape
 
 from trainmem.device import Device, device, devices
 from trainmem.job import TrainingJob
-from trainmem.units import GB, format_gib
+from trainmem.units import format_gb, format_gib
 from trainmem_space import answers
 from trainmem_space.charts.bar import Bar, CapacityLine, bars
 from trainmem_space.charts.text import size
@@ -46,7 +46,7 @@ def capacity_lines(chosen: str) -> list[CapacityLine]:
 
 def _machine(machine: Device, *, chosen: bool) -> list[CapacityLine]:
     name = machine.title.removeprefix("NVIDIA ").partition(" (")[0]
-    sold = f"{machine.marketed_bytes / GB:.0f} GB"
+    sold = format_gb(machine.marketed_bytes)
     named = name if sold.replace(" ", "") in name.replace(" ", "") else f"{name} {sold}"
     visible = CapacityLine(
         label=f"{named} · {format_gib(machine.visible_bytes)}", at_bytes=machine.visible_bytes

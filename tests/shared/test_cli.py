@@ -1,0 +1,150 @@
+"""The command line, as a user and as a program calls it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainmem import __version__
+from trainmem.cli import COMMANDS, main
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    try:
+        status = main(argv)
+    except SystemExit as stop:
+        status = stop.code if isinstance(stop.code, int) else 2
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--help")
+    assert status == 0
+    assert all(name in out for name in COMMANDS)
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version")[1].strip() == f"trainmem {__version__}"
+
+
+def test_an_estimate_for_a_reader(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(
+        capsys, "estimate", "--model", "gpt2-774m", "-b", "8", "-s", "1024", "--device", "h200"
+    )
+    assert status == 0
+    assert "44.44 GiB" in out
+    assert "start of backward" in out
+    assert "Fits on the NVIDIA H200" in out
+
+
+def test_an_estimate_for_a_program(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "estimate", "-m", "gpt2-124m", "--detail", "fast", "--json")
+    answer = json.loads(out)
+    assert (status, answer["schema"], answer["peak_reserved_bytes"]) == (0, "trainmem.estimate/1", None)
+
+
+def test_a_config_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "gpt2", "n_layer": 2}))
+    status, out, _ = run(capsys, "estimate", "--model", str(path), "--json")
+    assert status == 0
+    assert json.loads(out)["job"]["config"]["n_layer"] == 2
+
+
+def test_many_jobs_answer_in_order_and_a_bad_line_takes_none_with_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    jobs = tmp_path / "jobs.jsonl"
+    lines = [
+        json.dumps({"model": "gpt2-124m"}),
+        "{",
+        json.dumps({"model": "gpt2-124m", "micro_batch": -1}),
+        "",
+        json.dumps({"model": "gpt2-999m"}),
+        json.dumps({"model": "gpt2-355m", "device": "abacus"}),
+        json.dumps({"model": "gpt2-355m"}),
+    ]
+    jobs.write_text("\n".join(lines))
+    status, out, _ = run(capsys, "estimate", "--jobs", str(jobs), "--detail", "fast")
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert status == 1
+    assert ["error" in answer for answer in answers] == [False, True, True, True, True, False]
+    assert answers[2]["error"].startswith("micro_batch")
+    assert "close to it" in answers[3]["error"]
+    assert answers[5]["parameters"] == 354_823_168
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["estimate"], "model"),
+        (["estimate", "-m", "gpt2-124m", "-b", "-4"], "micro_batch"),
+        (["estimate", "-m", "gpt2-124m", "-b", "nan"], "micro_batch"),
+        (["estimate", "-m", "gpt2-124m", "-s", "1e12"], "sequence_length"),
+        (["estimate", "-m", "gpt2-124m", "-s", "4096"], "sequence_length"),
+        (["estimate", "-m", "gpt3"], "model"),
+        (["estimate", "-m", "nowhere/config.json"], "model"),
+        (["estimate", "-m", "gpt2-124m", "-d", "abacus"], "device"),
+        (["estimate", "-m", "gpt2-124m", "--capacity", "lots"], "capacity"),
+        (
+            ["estimate", "-m", "gpt2-124m", "--allocator", "expandable_segments:Perhaps"],
+            "expandable_segments",
+        ),
+        (["estimate", "-m", "gpt2-124m", "--base-quantization", "nf4"], "base_quantization"),
+        (["estimate", "-m", "gpt2-124m", "--engine", "guess"], "engine"),
+        (["estimate", "--jobs", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["guess"], "guess"),
+        (["models", "zzzz"], "zzzz"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], argv: list[str], named: str
+) -> None:
+    status, out, err = run(capsys, *argv)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert named in err
+    assert "Traceback" not in err
+
+
+def test_a_config_that_is_no_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("{")
+    status, _, err = run(capsys, "estimate", "-m", str(path))
+    assert status == 2
+    assert "config.json is not JSON" in err
+
+
+def test_capacity_answers_as_the_machine_would(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ("estimate", "-m", "gpt2-774m", "-b", "8", "-s", "1024", "-d", "h200", "--capacity")
+    status, out, _ = run(capsys, *argv, "48GiB")
+    assert status == 0
+    assert out.startswith("Fits in 48.0 GiB")
+    status, out, _ = run(capsys, *argv, "40GiB")
+    assert status == 1
+    assert "step 1 fits, step 2 does not" in out
+    assert "CUDA out of memory. Tried to allocate" in out
+    status, out, _ = run(capsys, *argv, "40GiB", "--json")
+    death = json.loads(out)["death"]
+    assert (death["step"], death["phase"]) == (2, "forward")
+
+
+@pytest.mark.parametrize("command", ["models", "devices"])
+def test_lists(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    status, out, _ = run(capsys, command)
+    assert status == 0
+    assert len(out.splitlines()) > 15
+    status, out, _ = run(capsys, command, "--json")
+    assert json.loads(out)["schema"] == f"trainmem.{command}/1"
+
+
+def test_explain_shows_every_term_with_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "explain", "-m", "gpt2-774m", "-b", "8", "-s", "1024", "-d", "h200")
+    assert status == 0
+    assert "774,030,080" in out
+    status, out, _ = run(capsys, "explain", "-m", "gpt2-124m", "--json")
+    explained = json.loads(out)
+    assert explained["schema"] == "trainmem.explain/1"
+    total = explained["whiteboard_bytes"] + sum(item["bytes"] for item in explained["gap"])
+    assert total > 0

@@ -1,0 +1,1 @@
+"""Maintenance scripts: documentation that is generated from the code and the published rows."""

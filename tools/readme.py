@@ -1,0 +1,169 @@
+"""Fill in the generated parts of the README and of docs/levers.md; with --check, only say whether they are up to date.
+
+A generated part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from tools.lever_texts import LEVER_TEXTS
+from trainmem.buckets import BUCKET_MEANINGS
+from trainmem.device import devices
+from trainmem.estimate import estimate
+from trainmem.job import TrainingJob
+from trainmem.model import resolve
+from trainmem.results import published_rows
+from trainmem.results.row import MeasuredRow
+from trainmem.units import GIB, format_gb
+from trainmem.whiteboard import whiteboard
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = ("README.md", "docs/levers.md")
+_PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+SHOWN = (
+    ("gpt2-774m", 8, 1024, "amp_bf16", "adamw", "none", False),
+    ("gpt2-774m", 8, 1024, "amp_bf16", "adamw", "full", False),
+    ("gpt2-774m", 8, 1024, "amp_bf16", "adamw8bit", "full", False),
+    ("llama3.2-1b", 8, 2048, "amp_bf16", "adamw", "none", False),
+    ("llama3.2-1b", 4, 2048, "amp_bf16", "adamw", "full", False),
+    ("qwen3-1.7b", 2, 2048, "bf16", "adamw", "none", False),
+    ("phi3-mini", 1, 2048, "amp_bf16", "adamw", "full", False),
+    ("mistral-7b", 1, 4096, "bf16", "adafactor", "full", False),
+    ("llama2-7b", 1, 2048, "bf16", "adamw", "full", False),
+    ("llama3.1-8b", 1, 2048, "bf16", "adamw", "full", False),
+    ("llama3.1-8b", 1, 2048, "bf16", "adamw", "full", True),
+    ("bert-large", 16, 512, "amp_bf16", "adamw", "none", False),
+)
+"""The measured steps that the README shows: model, batch, length, precision, optimizer, checkpointing, QLoRA."""
+
+
+def _step_rows() -> list[MeasuredRow]:
+    return [
+        row
+        for row in published_rows()
+        if row.kind == "step" and row.outcome == "ok" and row.job is not None and row.peak_allocated_bytes
+    ]
+
+
+def _matches(job: TrainingJob, shown: tuple[object, ...]) -> bool:
+    qlora = job.base_quantization == "nf4"
+    facts = (
+        job.model, job.micro_batch, job.sequence_length, job.precision, job.optimizer, job.checkpointing, qlora
+    )  # fmt: skip
+    plain = job.attention == "sdpa" and job.loss == "standard" and job.accumulation == 1
+    return facts == shown and plain and (qlora or job.lora is None)
+
+
+def accuracy_table() -> str:
+    """Predicted against measured, for a dozen steps of an H200, and the figures over all rows."""
+    rows = _step_rows()
+    lines = [
+        "| step on one H200 | whiteboard | tape | measured | error of the tape |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for shown in SHOWN:
+        row = next((r for r in rows if r.job is not None and _matches(r.job, shown)), None)
+        if row is None or row.job is None:
+            continue
+        job, truth = row.job, row.peak_allocated_bytes or 0
+        tape = estimate(job).peak_allocated_bytes
+        board = whiteboard(job, resolve(job).architecture).peak_bytes
+        kind = "QLoRA r=16" if job.lora else f"{job.precision} {job.optimizer}"
+        checkpointed = ", checkpointing" if job.checkpointing == "full" else ""
+        lines.append(
+            f"| {job.model}, {job.micro_batch} x {job.sequence_length:,}, {kind}{checkpointed} "
+            f"| {board / GIB:.2f} | {tape / GIB:.2f} | {truth / GIB:.2f} GiB | {100 * (tape / truth - 1):+.3f}% |"
+        )
+    lines += ["", _summary(rows)]
+    return "\n".join(lines)
+
+
+def _summary(rows: Iterable[MeasuredRow]) -> str:
+    allocated, reserved = [], []
+    for row in rows:
+        if row.job is None:
+            continue
+        answer = estimate(row.job)
+        allocated.append(abs(answer.peak_allocated_bytes / (row.peak_allocated_bytes or 1) - 1))
+        if answer.peak_reserved_bytes is not None and row.peak_reserved_bytes:
+            reserved.append(abs(answer.peak_reserved_bytes / row.peak_reserved_bytes - 1))
+    return (
+        f"Over all {len(allocated)} published steps the tape's allocated peak has a median error of "
+        f"{100 * statistics.median(allocated):.3f}%, the 95th percentile is {100 * _percentile(allocated):.2f}% and "
+        f"the worst {100 * max(allocated):.2f}%; reserved memory: median {100 * statistics.median(reserved):.2f}%, "
+        f"95th percentile {100 * _percentile(reserved):.1f}%, worst {100 * max(reserved):.1f}%. "
+        "No constant is fitted to these rows."
+    )
+
+
+def _percentile(values: list[float]) -> float:
+    return sorted(values)[min(len(values) - 1, int(0.95 * len(values)))]
+
+
+def lever_table() -> str:
+    """Every lever, every value, what it does to memory."""
+    lines = ["| lever | value | what it does to memory |", "|---|---|---|"]
+    for lever, values in LEVER_TEXTS.items():
+        for value, text in values.items():
+            lines.append(f"| `{lever}` | `{value}` | {text} |")
+    return "\n".join(lines)
+
+
+def bucket_table() -> str:
+    """The ten buckets."""
+    lines = ["| bucket | what is in it |", "|---|---|"]
+    lines += [f"| `{bucket}` | {meaning} |" for bucket, meaning in BUCKET_MEANINGS.items()]
+    return "\n".join(lines)
+
+
+def device_table() -> str:
+    """Every device with its three sizes."""
+    lines = ["| device | sold as | shows | a job can have |", "|---|---:|---:|---:|"]
+    for spec in devices():
+        usable = f"{spec.usable_bytes / GIB:.1f} GiB" if spec.cuda else "no CUDA"
+        lines.append(
+            f"| `{spec.name}` {spec.title} | {format_gb(spec.marketed_bytes)} "
+            f"| {spec.visible_bytes / GIB:.1f} GiB | {usable} |"
+        )
+    return "\n".join(lines)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "accuracy": accuracy_table,
+    "levers": lever_table,
+    "buckets": bucket_table,
+    "devices": device_table,
+}
+
+
+def filled(text: str) -> str:
+    """``text`` with its generated parts made anew."""
+    return _PART.sub(lambda part: f"{part[1]}{PARTS[part[2]]()}\n{part[3]}", text)
+
+
+def main(argv: list[str]) -> int:
+    """Write the files, or check them."""
+    stale = []
+    for name in FILES:
+        path = ROOT / name
+        before = path.read_text(encoding="utf-8")
+        after = filled(before)
+        if before == after:
+            continue
+        stale.append(name)
+        if "--check" not in argv:
+            path.write_text(after, encoding="utf-8")
+    if stale and "--check" in argv:
+        sys.stdout.write(f"out of date: {', '.join(stale)}; run `python -m tools.readme`\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
