@@ -66,8 +66,8 @@ def _four_bit(
         del scales
         if original != 2:
             unpacked = tape.alloc((numel,), 2, "4-bit weight cast")
-        ops.matrix_workspace(tape)
         out = tape.alloc(in_shape, 2, "4-bit mm (input gradient)")
+        ops.matrix_workspace(tape)
         del unpacked
         return [out]
 
@@ -92,8 +92,8 @@ def _eight_bit(tape: Tape, x: Tensor, weight: str, features: str) -> Tensor:
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
         unpacked = tape.alloc((numel,), width, "8-bit weight unpacked")
         tape.alloc((features,), 4, "8-bit row scales")
-        ops.matrix_workspace(tape)
         out = tape.alloc(in_shape, width, "8-bit mm (input gradient)")
+        ops.matrix_workspace(tape)
         del unpacked
         return [out]
 

@@ -521,7 +521,7 @@ class Tape:
                     else:
                         buffer[slot] = None
                         buffer[slot] = self._sum(held, output)
-                    del held
+                    del held, buffer
                 del output
                 pending[target] -= 1
                 if not pending[target]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from trainmem.tape import kernels
 from trainmem.tape.core import Gradients, Pending, Shape, Tape, Tensor
+from trainmem.tape.embedding import embedding
 
 __all__ = [
     "add",
@@ -85,12 +86,12 @@ def addmm(
         incoming.shape = (*lead, features)
         out: Gradients = [None, None, None]
         if needs[1]:
-            matrix_workspace(tape)
             out[1] = tape.alloc(in_shape, itemsize, "mm (input gradient)")
             out[1].view = True
-        if needs[2]:
             matrix_workspace(tape)
+        if needs[2]:
             out[2] = tape.alloc(w_shape, itemsize, "mm (weight gradient)")
+            matrix_workspace(tape)
         if needs[0]:
             out[0] = Pending(incoming, (features,), lead, itemsize)
         return out
@@ -117,13 +118,13 @@ def linear(tape: Tape, x: Tensor, weight: Weight, features: str, bias: Weight | 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
         out: Gradients = [None, None]
         if needs[1]:
-            matrix_workspace(tape)
             out[1] = tape.alloc(w_shape, itemsize, "mm (weight gradient)")
             out[1].view = True
-        if needs[0]:
             matrix_workspace(tape)
+        if needs[0]:
             out[0] = tape.alloc(in_shape, itemsize, "mm (input gradient)")
             out[0].view = True
+            matrix_workspace(tape)
         return out
 
     out = tape.op(
@@ -152,12 +153,12 @@ def matmul(
     a_shape, b_shape, itemsize = a.shape, b.shape, a.itemsize
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
-        matrix_workspace(tape)
         out: Gradients = [None, None]
         for index, side in ((1, b_shape), (0, a_shape)):
             if needs[index]:
                 out[index] = tape.alloc(side, itemsize, "bmm backward")
                 out[index].view = True
+                matrix_workspace(tape)
         return out
 
     out = tape.op(
@@ -457,48 +458,6 @@ def split(tape: Tape, a: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
 
 
 # Layers
-
-
-def embedding(
-    tape: Tape, tokens: Shape, weight: Weight, width: str, saved: Tensor | None, rows: str = "v"
-) -> Tensor:
-    """Rows of a table; backward makes a dense gradient of the whole table, sorting the indices when many."""
-    table = weight[1]
-    shape, itemsize = table.shape, table.itemsize
-
-    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
-        return [_embedding_gradient(tape, shape, itemsize, tokens, rows, width)]
-
-    return tape.op(
-        "embedding", [table], (*tokens, width), table.itemsize, backward,
-        saves=[saved] if saved is not None else [],
-    )  # fmt: skip
-
-
-def _embedding_gradient(
-    tape: Tape, shape: Shape, itemsize: int, tokens: Shape, rows: str, width: str
-) -> Tensor:
-    """embedding_dense_backward: the dense gradient and, above 3,072 indices, a sort and partial sums."""
-    indices = (kernels.sorted_indices, tokens)
-    ordered = tape.scratch(indices, "embedding sorted indices")
-    origin = tape.scratch(indices, "embedding original indices")
-    counting = tape.scratch(indices, "embedding counting indices")
-    tape.scratch((kernels.sort_workspace, tokens), "embedding sort")
-    del counting
-    gradient = tape.alloc(shape, itemsize, "embedding backward")
-    offsets = tape.scratch(indices, "embedding segment offsets")
-    segments = tape.scratch((kernels.sorted_scalar, tokens), "embedding segments")
-    unique = tape.scratch(indices, "embedding unique")
-    tape.scratch((kernels.sorted_scan, tokens), "embedding unique scan")
-    del unique
-    partials = tape.scratch(indices, "embedding partials")
-    starts = tape.scratch(indices, "embedding partial starts")
-    tape.scratch((kernels.sorted_scan, tokens), "embedding partial scan")
-    total = tape.scratch((kernels.sorted_scalar, tokens), "embedding partial total")
-    where = tape.scratch((kernels.partial_segment_offsets, tokens, rows), "embedding partial offsets")
-    sums = tape.scratch((kernels.partial_segment_sums, tokens, rows, width), "embedding partial sums")
-    del sums, where, total, starts, partials, segments, offsets, ordered, origin
-    return gradient
 
 
 def layer_norm(tape: Tape, x: Tensor, weight: Weight, bias: Weight | None) -> Tensor:
