@@ -19,11 +19,15 @@ __all__ = [
     "liger_logits",
     "liger_weight",
     "nf4_scales",
+    "atomic_accumulator",
+    "atomic_segment_owners",
     "partial_segment_offsets",
     "partial_segment_sums",
     "reduction_semaphores",
     "reduction_staging",
     "scan_workspace",
+    "segment_scan",
+    "segments",
     "sort_workspace",
     "sorted_indices",
     "sorted_scalar",
@@ -144,23 +148,62 @@ def sort_workspace(d: Dims, tokens: tuple[str, ...]) -> int:
 
 
 def sorted_scan(d: Dims, tokens: tuple[str, ...]) -> int:
-    """Scratch of the two scans over the sorted indices."""
+    """Scratch of the search for distinct values among the sorted indices."""
     return scan_workspace(d, tokens) if _size(d, tokens) > SORTED_EMBEDDING_FROM else 0
 
 
-def _partial_segments(d: Dims, tokens: tuple[str, ...], rows: str) -> int:
+def _segments(d: Dims, tokens: tuple[str, ...], rows: str) -> int:
+    """Distinct indices at most; 0 where nothing is sorted."""
     count = _size(d, tokens)
-    return count // 10 + min(count, d[rows]) if count > SORTED_EMBEDDING_FROM else 0
+    return min(count, d[rows]) if count > SORTED_EMBEDDING_FROM else 0
+
+
+def segments(d: Dims, tokens: tuple[str, ...], rows: str) -> int:
+    """One int64 for every distinct index."""
+    return 8 * _segments(d, tokens, rows)
+
+
+def segment_scan(d: Dims, tokens: tuple[str, ...], rows: str) -> int:
+    """Scratch of the scan over the partial sums of every distinct index."""
+    count = _segments(d, tokens, rows)
+    return _scan_bytes(count) if count else 0
+
+
+def _partial_segments(d: Dims, tokens: tuple[str, ...], rows: str) -> int:
+    """Partial sums at most: 10 rows each, and one more a distinct index."""
+    count = _segments(d, tokens, rows)
+    return _size(d, tokens) // 10 + count if count else 0
 
 
 def partial_segment_offsets(d: Dims, tokens: tuple[str, ...], rows: str) -> int:
-    """int64 starts of the partial sums: 10 rows a thread and one more a distinct index at most."""
+    """int64 starts of the partial sums."""
     return 8 * _partial_segments(d, tokens, rows)
 
 
+def _adds_at_once(d: Dims, tokens: tuple[str, ...], rows: str, width: str) -> bool:
+    """Whether partial sums are added to the table by atomics: where summing them would fill too few blocks."""
+    warped = -(-d[width] // 32) * 32
+    grid = -(-_segments(d, tokens, rows) * warped // min(warped, 1024))
+    return grid < 4 * d["sm_count"] and _partial_segments(d, tokens, rows) > 4 * grid
+
+
 def partial_segment_sums(d: Dims, tokens: tuple[str, ...], rows: str, width: str) -> int:
-    """fp32 partial sums of a sorting embedding backward, each row rounded up to a warp."""
-    return 4 * _partial_segments(d, tokens, rows) * (-(-d[width] // 32) * 32)
+    """fp32 partial sums of a sorting embedding backward."""
+    if _adds_at_once(d, tokens, rows, width):
+        return 0
+    return 4 * _partial_segments(d, tokens, rows) * d[width]
+
+
+def atomic_segment_owners(d: Dims, tokens: tuple[str, ...], rows: str, width: str) -> int:
+    """int64 distinct index of every partial sum that is added by atomics."""
+    return 8 * _partial_segments(d, tokens, rows) if _adds_at_once(d, tokens, rows, width) else 0
+
+
+def atomic_accumulator(d: Dims, tokens: tuple[str, ...], rows: str, width: str, itemsize: int) -> int:
+    """The fp32 table in which atomics add up a 16-bit one's gradient."""
+    if itemsize == 4 or not _adds_at_once(d, tokens, rows, width):
+        return 0
+    return 4 * d[rows] * d[width]
 
 
 def efficient_attention_backward_workspace(
@@ -178,11 +221,21 @@ def efficient_attention_backward_workspace(
 
 
 def scan_workspace(d: Dims, length: tuple[str, ...]) -> int:
-    """Scratch of a cumulative sum of int64 over one row, which runs through CUB.
+    """Scratch of CUB's device-wide scan over int64.
 
-    Over several rows it runs through ATen's own kernel, without scratch.
+    A cumulative sum over one row runs through CUB; over several rows through ATen's own kernel, without scratch.
     """
-    return scan_scratch(_size(d, length), 8)
+    return _scan_bytes(_size(d, length))
+
+
+def _scan_bytes(count: int) -> int:
+    """16-byte states of tiles of 5,376 elements (224 threads of 24) and of 32 tiles more, in whole 256 bytes.
+
+    256 bytes of another part and 255 to align them come on top. The tile is CUB's choice for 8-byte sums on
+    compute capability 9.0 (tuning_scan.cuh); 1,279 bytes were read at 2 and at 4,096 elements.
+    """
+    states = 16 * (-(-count // 5376) + 32)
+    return -(-states // 256) * 256 + 256 + 255
 
 
 def nf4_scales(d: Dims, numel: str) -> int:
