@@ -35,7 +35,7 @@ def clock_view(step: Timeline, limit: CapacityLine | None, notices: tuple[str, .
         f'<button type="button" data-step="-1" aria-label="previous instant">◂</button>{slider}'
         '<button type="button" data-step="1" aria-label="next instant">▸</button></div>'
         f'<div class="tm-instants" aria-live="polite">{instants}</div>'
-        f"<h2>Three things to notice</h2><ol>{said}</ol></div>"
+        f'<div class="tm-notices"><h2>Three things to notice</h2><ol>{said}</ol></div></div>'
     )
 
 
