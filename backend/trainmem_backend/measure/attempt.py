@@ -60,6 +60,7 @@ class Attempts:
         """
         predicted = self.predictor.peak_bytes(trial.job)
         forced = trial.forced or self._settings.force
+        asked = self._clock()
         if not beside:
             self.crew.pass_gate()
         worker = self.crew.open()
@@ -70,6 +71,7 @@ class Attempts:
             self.crew.give_back(worker)
             return self.skip(trial, no)
         began = self._clock()
+        waited = began - asked
         self._progress.begin(f"{trial.suite}/{trial.label}", predicted)
         row = self.blank(trial)
         row["environment"] = self.described(machine.environment)
@@ -79,6 +81,7 @@ class Attempts:
             "predicted_peak_bytes": predicted,
             "forced": forced,
             "beside_others": beside,
+            "waited_seconds": round(waited, 2),
         }
         with self._lock:
             self.folder.start(trial.key, row)
@@ -160,8 +163,11 @@ class Attempts:
                 break
             if message["event"] == "part":
                 part = message["measured"]
+            elif message["event"] == "timing":
+                self.crew.quiet()
             elif message["event"] == "done":
                 ending = {name: value for name, value in message.items() if name != "event"}
+        self.crew.resume()
         code, words = self.crew.dismiss(worker)
         if ending is None:
             found = of_exit(code, words)

@@ -58,6 +58,18 @@ class Bench:
             raise WorkerGone(f"a worker did not start (exit {code}): {words}")
         return worker
 
+    def pause(self) -> None:
+        """Hold the workers that import: they would take the processor from a step that is being timed."""
+        with self._lock:
+            for worker in self._waiting:
+                worker.pause()
+
+    def resume(self) -> None:
+        """Let them go on."""
+        with self._lock:
+            for worker in self._waiting:
+                worker.resume()
+
     def close(self) -> None:
         """End the workers that wait."""
         with self._lock:

@@ -136,6 +136,14 @@ class Crew:
             capacity_bytes=self._settings.capacity_bytes,
         )
 
+    def quiet(self) -> None:
+        """Nothing of this run moves but the trial at work, until `resume`."""
+        self._bench.pause()
+
+    def resume(self) -> None:
+        """The next workers go on with their imports."""
+        self._bench.resume()
+
     def kill(self) -> None:
         """End the workers that are at work."""
         with self._lock:

@@ -27,7 +27,10 @@ def build_lean(job: TrainingJob, config: dict[str, Any], device: str) -> nn.Modu
     model: Any = build_model(bare, config, "meta")
     for block in blocks_of(model):
         _fill(model, block, device)
-        quantize_base(block, job.base_quantization, device)
+        if job.base_quantization == "nf4":
+            _pack(block, device)
+        else:
+            quantize_base(block, job.base_quantization, device)
     _fill(model, model, device)
     model.tie_weights()
     if job.lora is not None:
@@ -35,6 +38,33 @@ def build_lean(job: TrainingJob, config: dict[str, Any], device: str) -> nn.Modu
     apply_checkpointing(model, job)
     model.train()
     return model  # type: ignore[no-any-return]
+
+
+def _pack(block: nn.Module, device: str) -> None:
+    """NF4 in place of every linear layer, packed where the weight already is: at this size a way through the
+    host's memory, or a throw-away layer drawn on the CPU, takes minutes.
+    """
+    import bitsandbytes as bnb
+
+    for name, module in list(block.named_modules()):
+        if type(module) is not nn.Linear:
+            continue
+        with torch.device("meta"):
+            packed = bnb.nn.Linear4bit(
+                module.in_features,
+                module.out_features,
+                bias=False,
+                compute_dtype=torch.bfloat16,
+                compress_statistics=True,
+                quant_type="nf4",
+            )
+        packed.bias = module.bias
+        weight = bnb.nn.Params4bit(
+            module.weight.data, requires_grad=False, compress_statistics=True, quant_type="nf4"
+        )
+        packed.weight = weight.to(device)
+        parent, _, leaf = name.rpartition(".")
+        setattr(block.get_submodule(parent), leaf, packed)
 
 
 def _fill(model: Any, part: nn.Module, device: str) -> None:

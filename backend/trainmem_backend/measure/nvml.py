@@ -6,7 +6,8 @@ On an integrated GPU (DGX Spark) memory queries raise NotSupported: that is not 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +30,18 @@ class Holder:
     used_bytes: int | None
 
 
+def visible_index(environment: Mapping[str, str]) -> int:
+    """NVML's number of the first device that CUDA shows: NVML counts those that are hidden too."""
+    first = environment.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
+    return int(first) if first.isdigit() else 0
+
+
 class Nvml:
     """NVML for one device, opened lazily. Every question answers a `Reading`; none raises."""
 
-    def __init__(self, library: Any = None, index: int = 0) -> None:
+    def __init__(self, library: Any = None, index: int | None = None) -> None:
         self._library = library
-        self._index = index
+        self._index = visible_index(os.environ) if index is None else index
         self._handle: Any = None
         self._broken: str | None = None
 

@@ -99,6 +99,16 @@ class WorkerProcess:
         """Forget the process after `end`."""
         self._stderr.close()
 
+    def pause(self) -> None:
+        """Stop the group where it is, until `resume`."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the group run on."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGCONT)
+
     def kill(self) -> None:
         """End the whole group now."""
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -91,7 +91,13 @@ class Worker:
 
         match trial.kind:
             case "step":
-                return measure_step(trial, self._device, made, lambda part: self.say("part", measured=part))
+                return measure_step(
+                    trial,
+                    self._device,
+                    made,
+                    emit=lambda part: self.say("part", measured=part),
+                    quiet=lambda: self.say("timing"),
+                )
             case "curve":
                 return measure_curve(trial, self._device, made)
             case "machine":

@@ -30,8 +30,10 @@ def measure_step(
     device: Device,
     build: Callable[[TrainingJob], Any],
     emit: Callable[[dict[str, Any]], None] = lambda _: None,
+    quiet: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """The figures of a step trial; ``emit`` gets the counters as soon as they are known.
+    """The figures of a step trial; ``emit`` gets the counters as soon as they are known, ``quiet`` is called
+    before times are taken.
 
     A later pass that fails does not take the counters with it: its own figures are null, with the reason.
     """
@@ -48,6 +50,7 @@ def measure_step(
             measured.update(saved_tensors=None, hooks_null_because=_said(error))
     if "timing" in trial.passes:
         try:
+            quiet()
             # Real ranks must take the same number of steps, or they wait for each other for ever.
             seconds = _TIMED_SECONDS if trial.ranks == 1 else float("inf")
             measured["throughput"] = timing_pass(workload, device, longest_seconds=seconds)
