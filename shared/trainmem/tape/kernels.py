@@ -13,14 +13,14 @@ from math import prod
 from trainmem.tape.sorting import radix_sort_scratch, scan_scratch
 
 __all__ = [
+    "atomic_accumulator",
+    "atomic_segment_owners",
     "cudnn_attention_backward_workspace",
     "efficient_attention_backward_workspace",
     "liger_input",
     "liger_logits",
     "liger_weight",
     "nf4_scales",
-    "atomic_accumulator",
-    "atomic_segment_owners",
     "partial_segment_offsets",
     "partial_segment_sums",
     "reduction_semaphores",
@@ -166,7 +166,7 @@ def segments(d: Dims, tokens: tuple[str, ...], rows: str) -> int:
 def segment_scan(d: Dims, tokens: tuple[str, ...], rows: str) -> int:
     """Scratch of the scan over the partial sums of every distinct index."""
     count = _segments(d, tokens, rows)
-    return _scan_bytes(count) if count else 0
+    return scan_scratch(count, 8) if count else 0
 
 
 def _partial_segments(d: Dims, tokens: tuple[str, ...], rows: str) -> int:
@@ -221,21 +221,11 @@ def efficient_attention_backward_workspace(
 
 
 def scan_workspace(d: Dims, length: tuple[str, ...]) -> int:
-    """Scratch of CUB's device-wide scan over int64.
+    """Scratch of a cumulative sum of int64 over one row, which runs through CUB.
 
-    A cumulative sum over one row runs through CUB; over several rows through ATen's own kernel, without scratch.
+    Over several rows it runs through ATen's own kernel, without scratch.
     """
-    return _scan_bytes(_size(d, length))
-
-
-def _scan_bytes(count: int) -> int:
-    """16-byte states of tiles of 5,376 elements (224 threads of 24) and of 32 tiles more, in whole 256 bytes.
-
-    256 bytes of another part and 255 to align them come on top. The tile is CUB's choice for 8-byte sums on
-    compute capability 9.0 (tuning_scan.cuh); 1,279 bytes were read at 2 and at 4,096 elements.
-    """
-    states = 16 * (-(-count // 5376) + 32)
-    return -(-states // 256) * 256 + 256 + 255
+    return scan_scratch(_size(d, length), 8)
 
 
 def nf4_scales(d: Dims, numel: str) -> int:
