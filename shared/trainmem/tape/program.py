@@ -14,6 +14,7 @@ from typing import TypeAlias
 from trainmem.tape import ops
 from trainmem.tape.core import SizeSpec, Tape, Tensor
 from trainmem.tape.families import FORWARD
+from trainmem.tape.loss_scaling import scale_and_growth
 from trainmem.tape.model import Model, Structure
 
 __all__ = ["Allocation", "Part", "PartLabel", "Program", "compiled"]
@@ -72,6 +73,7 @@ def compiled(structure: Structure) -> Program:
     tape.boundary(("backward", structure.units))
     tape.block = structure.units
     if structure.loss_scaling:
+        scale_and_growth(tape)
         with tape.filling("logits"):
             scaled = ops.scale(tape, loss, "loss scaling")
             held, loss = loss.alias(), scaled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 
@@ -13,6 +14,7 @@ from trainmem.recording import Recording
 from trainmem.tape.core import SizeSpec
 from trainmem.tape.dims import dimensions
 from trainmem.tape.loading import load, trainables
+from trainmem.tape.loss_scaling import unscaled
 from trainmem.tape.optimizers import Trainable, optimizer_step, rounding_of
 from trainmem.tape.program import Part, PartLabel, Program, compiled
 from trainmem.tape.structure import structure_of, unit_size, weight_itemsize
@@ -206,7 +208,8 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
         if narrow:
             wide = _widen(recording, parameters, held, wide)
             held = {}
-        optimizer_step(job.optimizer, recording, parameters, step == 1, dims, rounding_of(job))
+        with unscaled(recording) if job.precision == "amp_fp16" else nullcontext():
+            optimizer_step(job.optimizer, recording, parameters, step == 1, dims, rounding_of(job))
         recording.mark(step, "zero_grad")
         if job.zero_grad == "none":
             for p in parameters:
