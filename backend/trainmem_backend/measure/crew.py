@@ -144,6 +144,12 @@ class Crew:
         """The next workers go on with their imports."""
         self._bench.resume()
 
+    def room_bytes(self) -> int:
+        """What trials beside each other may take together; a machine that stands in for another has all
+        of it."""
+        facts = self.machine().facts
+        return self.cap().cap_bytes if facts.integrated else facts.free_bytes
+
     def kill(self) -> None:
         """End the workers that are at work."""
         with self._lock:

@@ -110,7 +110,7 @@ class Runner:
                 again, left = run_beside(
                     group,
                     overlap=self._settings.overlap,
-                    room=Room(attempts.crew.cap().cap_bytes),
+                    room=Room(attempts.crew.room_bytes()),
                     predicted_bytes=lambda trial: self._predictor.rough_bytes(trial.job),
                     run=lambda trial, alone: self._rows(trial, attempts, beside=True, keep_oom=alone),
                     late=late,
