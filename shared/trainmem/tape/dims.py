@@ -28,6 +28,8 @@ def dimensions(job: TrainingJob, architecture: Architecture) -> dict[str, int]:
         "ff": architecture.intermediate_size,
         "v": architecture.vocab_size,
         "positions": architecture.max_positions or 0,
+        "labels": next((p.shape[0] for p in architecture.head if p.kind == "head"), 0),
+        "token_types": _rows(architecture, "embeddings.token_type_embeddings.weight"),
         "positions_plus_2": (architecture.max_positions or 0) + 2,
         "embedding_width": int(architecture.extra.get("embedding_width") or h),
         "heads": architecture.heads,
@@ -58,6 +60,11 @@ def dimensions(job: TrainingJob, architecture: Architecture) -> dict[str, int]:
         out["rank"] = job.lora.rank
         out.update(_adapter_sizes(architecture, job.lora))
     return out
+
+
+def _rows(architecture: Architecture, name: str) -> int:
+    """Rows of an embedding table; 0 where there is none."""
+    return next((p.shape[0] for p in architecture.embeddings if p.name == name), 0)
 
 
 @lru_cache(maxsize=512)

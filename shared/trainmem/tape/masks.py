@@ -17,6 +17,7 @@ __all__ = [
     "padded_causal_mask",
     "sliding_bidirectional_mask",
     "sliding_causal_mask",
+    "unpacked_causal_mask",
 ]
 
 SQUARE = ("s", "s")
@@ -31,6 +32,13 @@ def causal_mask(model: Model, *, positions: bool = True) -> Tensor | None:
         if model.structure.attention == "sdpa":
             return None
         return _added(model, _indexed(tape, _causal))
+
+
+def unpacked_causal_mask(model: Model) -> Tensor | None:
+    """create_causal_mask without position ids, so that nothing is looked at for packed sequences."""
+    tape = model.tape
+    with tape.module("causal mask"):
+        return None if model.structure.attention == "sdpa" else _added(model, _indexed(tape, _causal))
 
 
 def sliding_causal_mask(model: Model, *, positions: bool = True) -> Tensor | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from trainmem.tape.core import Tensor
 from trainmem.tape.families import (
+    bert,
     gemma2,
     gemma3,
     gpt2,
@@ -24,6 +25,7 @@ from trainmem.tape.model import Model
 __all__ = ["FORWARD"]
 
 FORWARD: dict[str, Callable[[Model], Tensor]] = {
+    "bert": bert.forward,
     "gemma2": gemma2.forward,
     "gemma3_text": gemma3.forward,
     "gpt2": gpt2.forward,

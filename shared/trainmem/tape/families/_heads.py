@@ -1,13 +1,15 @@
-"""What follows a decoder's last norm: logits over the vocabulary and their loss."""
+"""What follows a model's last norm: logits over the vocabulary, or over labels, and their loss."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trainmem.tape import ops
-from trainmem.tape.core import Tensor
+from trainmem.tape.core import Gradients, Tape, Tensor
 from trainmem.tape.families._decoder import causal_loss, language_loss
 from trainmem.tape.model import Model
 
-__all__ = ["decoder_loss"]
+__all__ = ["classification_loss", "decoder_loss"]
 
 
 def decoder_loss(model: Model, hidden: Tensor, embedding: str) -> Tensor:
@@ -27,3 +29,39 @@ def _capped_loss(model: Model, hidden: Tensor, head: ops.Weight) -> Tensor:
         logits = ops.unary(tape, "tanh", logits, saves_input=False)
         logits = ops.scale(tape, logits, "soft cap")
     return causal_loss(model, logits)
+
+
+def classification_loss(model: Model, logits: Tensor) -> Tensor:
+    """CrossEntropyLoss over (b, labels).
+
+    cross_entropy_loss asks log_softmax for the logits' own dtype, so that autocast leaves it in 16 bits, and
+    then runs nll_loss in fp32 (ATen/native/LossNLL.cpp).
+    """
+    tape = model.tape
+    with tape.filling("logits"), tape.module("loss"):
+        return _nll_loss(tape, _log_softmax(tape, tape.view(logits, logits.shape)))
+
+
+def _log_softmax(tape: Tape, logits: Tensor) -> Tensor:
+    shape, itemsize = logits.shape, logits.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [tape.alloc(shape, itemsize, "log_softmax backward")]
+
+    scores = tape.op("log_softmax", [logits], shape, itemsize, backward, saves_output=True)
+    return tape.cast(scores, 4) if tape.autocast else scores
+
+
+def _nll_loss(tape: Tape, scores: Tensor) -> Tensor:
+    shape, itemsize = scores.shape, scores.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [tape.alloc(shape, itemsize, "nll_loss backward")]
+
+    node = tape.node("nll_loss", [scores], backward)
+    tape.save(node, scores)
+    loss = tape.alloc((), itemsize, "nll_loss")
+    total = tape.alloc((), itemsize, "nll_loss total weight")
+    loss.node, loss.requires_grad = node, True
+    tape.save(node, total)
+    return loss
