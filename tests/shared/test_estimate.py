@@ -10,7 +10,7 @@ from trainmem.allocator import AllocatorSettings
 from trainmem.buckets import BUCKETS
 from trainmem.estimate import SCHEMA, estimate, timeline
 from trainmem.instant import describe_instant
-from trainmem.job import JobError, Lora, TrainingJob
+from trainmem.job import JobError, Lora, Sharding, TrainingJob
 from trainmem.recording import PHASES
 
 GIB = 1 << 30
@@ -88,9 +88,31 @@ def test_expandable_segments_lower_reserved_not_allocated() -> None:
     assert expandable.peak_reserved_bytes < plain.peak_reserved_bytes  # type: ignore[operator]
 
 
-def test_an_unknown_family_is_refused_with_the_command_that_traces_it() -> None:
+def test_an_unknown_family_falls_back_to_the_whiteboard_and_says_so() -> None:
+    config = {
+        "model_type": "starcoder9",
+        "hidden_size": 1024,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "vocab_size": 32000,
+    }
+    answer = estimate(TrainingJob(config=config))
+    assert answer.engine == "whiteboard"
+    assert answer.typical_error > 0.05
+    told = " ".join(answer.warnings)
+    assert "starcoder9" in told
+    assert "trainmem trace" in told
+
+
+def test_a_config_without_the_shared_keys_is_refused_with_the_command_that_traces_it() -> None:
     with pytest.raises(JobError, match="trainmem trace"):
-        estimate(TrainingJob(config={"model_type": "mamba", "hidden_size": 64}))
+        estimate(TrainingJob(config={"model_type": "mamba", "state_size": 64}))
+
+
+def test_a_sharded_job_is_the_whiteboards() -> None:
+    answer = estimate(TrainingJob(model="llama3.1-8b", sharding=Sharding(mode="fsdp2", data_parallel=8)))
+    assert answer.engine == "whiteboard"
+    assert any("sharding" in warning for warning in answer.warnings)
 
 
 JOBS = st.builds(

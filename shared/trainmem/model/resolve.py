@@ -10,8 +10,10 @@ from typing import Any
 from trainmem.job import JobError, Lora, Task, TrainingJob, _shown
 from trainmem.model.architecture import Architecture
 from trainmem.model.catalogue import find
+from trainmem.model.config import UnknownFamily
 from trainmem.model.families import architecture_of
 from trainmem.model.lora import adapters
+from trainmem.model.unknown import architecture_of_unknown
 
 __all__ = ["Resolved", "resolve"]
 
@@ -79,7 +81,11 @@ def _read(model: str | None, config: str | None, task: Task) -> tuple[str, Archi
         notes = () if entry.note is None else (f"{entry.name}: {entry.note}",)
         return entry.name, architecture_of(entry.config, task), notes
     values: dict[str, Any] = json.loads(config)
-    architecture = architecture_of(values, task)
+    try:
+        architecture = architecture_of(values, task)
+    except UnknownFamily as refusal:
+        architecture = architecture_of_unknown(values, task, refusal)
+        return f"this {values.get('model_type')} config", architecture, ()
     return f"this {architecture.family} config", architecture, ()
 
 

@@ -88,10 +88,18 @@ def quantized_weights(architecture: Architecture) -> frozenset[str]:
     return frozenset(p.name for parts in groups for p in parts if p.kind == "linear")
 
 
+def named(job: TrainingJob, architecture: Architecture) -> str:
+    """The model type as the config has it."""
+    return str((job.config or {}).get("model_type", architecture.family))
+
+
 def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: bool = False) -> Structure:
     """All of a job that decides the order of its events; ``accumulating``: gradients exist already."""
     if architecture.family not in FORWARD:
-        raise Unsupported(f"model_type: the tape has no block for {architecture.family}")
+        raise Unsupported(f"model_type: the tape has no block for {named(job, architecture)}")
+    spread = job.sharding.mode != "none" or job.sharding.tensor_parallel * job.sharding.pipeline_parallel > 1
+    if spread or job.precision == "fsdp_mp_bf16" or job.sharding.offload != "none":
+        raise Unsupported("sharding: the tape replays one device that holds everything")
     kinds = architecture.layer_kinds
     unit = unit_size(job, architecture)
     inside, outside = _names(architecture)
