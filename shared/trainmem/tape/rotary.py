@@ -5,7 +5,16 @@ from __future__ import annotations
 from trainmem.tape import ops
 from trainmem.tape.core import Tape, Tensor
 
-__all__ = ["KEY", "QUERY", "apply_rotary", "rotary_tables", "rotated", "rotated_part", "with_rest"]
+__all__ = [
+    "KEY",
+    "QUERY",
+    "apply_rotary",
+    "rotary_tables",
+    "rotate_half",
+    "rotated",
+    "rotated_part",
+    "with_rest",
+]
 
 QUERY = ("b", "heads", "s", "d")
 KEY = ("b", "kv", "s", "d")
