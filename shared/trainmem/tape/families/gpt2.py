@@ -37,9 +37,12 @@ def _attention(block: Block, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Te
 def _heads(block: Block, qkv: Tensor) -> list[Tensor]:
     """Queries, keys and values of each head, as views; eager products leave their gradients in another order."""
     tape = block.model.tape
-    parts = ops.split(tape, qkv, [("b", "s", "h")] * 3)
+    q, k, v = ops.split(tape, qkv, [("b", "s", "h")] * 3)
     eager = block.model.structure.attention == "eager"
-    return [ops.heads_of(tape, part, QUERY, copies=eager and index != 1) for index, part in enumerate(parts)]
+    k = ops.heads_of(tape, k, QUERY, copies=False)
+    v = ops.heads_of(tape, v, QUERY, copies=eager)
+    q = ops.heads_of(tape, q, QUERY, copies=eager)
+    return [q, k, v]
 
 
 def _eager(block: Block, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
