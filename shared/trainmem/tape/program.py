@@ -80,7 +80,7 @@ def compiled(structure: Structure) -> Program:
             del scaled
     else:
         held = None
-    gradient = tape.alloc((), 4, "gradient of the loss")
+    gradient = tape.alloc((), loss.itemsize, "gradient of the loss")
     tape.backward(loss, gradient)
     tape.graph_attributes.clear()
     del gradient, loss, held
