@@ -10,12 +10,13 @@ from typing import Any
 
 from trainmem.buckets import BUCKETS
 from trainmem.snapshot.analysis import Analysis, DeviceAnalysis, analyse
-from trainmem.snapshot.compare import Comparison, Profile, compare, profile_of_estimate
+from trainmem.snapshot.compare import Comparison, compare
 from trainmem.snapshot.document import document_of
 from trainmem.snapshot.examples import EXAMPLES, example_path
 from trainmem.snapshot.notes import name_of, notes_of
 from trainmem.snapshot.page import render_page
 from trainmem.snapshot.reader import SnapshotRejected, read_snapshot
+from trainmem.snapshot.summary import Summary, summary_of, summary_of_estimate
 from trainmem.snapshot.text import csv_cell
 from trainmem.snapshot.verdict import verdict_of
 from trainmem.units import format_gib
@@ -50,9 +51,8 @@ def run(args: argparse.Namespace) -> int:
     """Exit status: 0, or 2 with one line on standard error."""
     try:
         analysis = _open(args.file)
-        before = _open_before(args.compare) if args.compare else None
-        comparison = compare(before, analysis) if before is not None else None
-        _write_files(args, analysis, comparison, before)
+        comparison = compare(_open_before(args.compare), summary_of(analysis)) if args.compare else None
+        _write_files(args, analysis, comparison)
     except (SnapshotRejected, ValueError) as error:
         print(f"trainmem snapshot: {error}", file=sys.stderr)
         return 2
@@ -65,32 +65,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         document = document_of(analysis)
         if comparison:
-            document["comparison"] = comparison_document(comparison)
+            document["comparison"] = comparison.to_json()
         print(json.dumps(document, allow_nan=False))
     else:
         print(_text(analysis, comparison))
     return 0
-
-
-def comparison_document(comparison: Comparison) -> dict[str, Any]:
-    """A comparison as JSON; bytes before and after of every line."""
-    return {
-        "verdict": comparison.verdict,
-        "before": {"name": comparison.before.name, "peak_allocated_bytes": comparison.before.peak_bytes},
-        "after": {"name": comparison.after.name, "peak_allocated_bytes": comparison.after.peak_bytes},
-        "step": comparison.after.step,
-        **{
-            part: [
-                {"name": row.name, "before_bytes": row.before_bytes, "after_bytes": row.after_bytes}
-                for row in rows
-            ]
-            for part, rows in (
-                ("buckets", comparison.buckets),
-                ("phases", comparison.phases),
-                ("call_sites", comparison.sites),
-            )
-        },
-    }
 
 
 def _open(file: str) -> Analysis:
@@ -99,7 +78,7 @@ def _open(file: str) -> Analysis:
     )
 
 
-def _open_before(file: str) -> Analysis | Profile:
+def _open_before(file: str) -> Summary:
     """A snapshot; or a prediction, which is JSON with the schema of an estimate."""
     path = Path(file)
     if path.is_file() and path.stat().st_size <= _ESTIMATE_BYTES:
@@ -110,21 +89,13 @@ def _open_before(file: str) -> Analysis | Profile:
             except (ValueError, RecursionError):
                 answer = None
             if isinstance(answer, dict) and str(answer.get("schema", "")).startswith("trainmem.estimate/"):
-                return profile_of_estimate(answer)
-    return _open(file)
+                return summary_of_estimate(answer)
+    return summary_of(_open(file))
 
 
-def _write_files(
-    args: argparse.Namespace,
-    analysis: Analysis,
-    comparison: Comparison | None,
-    before: Analysis | Profile | None,
-) -> None:
+def _write_files(args: argparse.Namespace, analysis: Analysis, comparison: Comparison | None) -> None:
     if args.html:
-        page = render_page(
-            analysis, comparison=comparison, before=before if isinstance(before, Analysis) else None
-        )
-        args.html.write_text(page, encoding="utf-8")
+        args.html.write_text(render_page(analysis, comparison=comparison), encoding="utf-8")
         print(f"report: {args.html}", file=sys.stderr)
     if args.csv:
         args.csv.write_text(_csv(analysis), encoding="utf-8", newline="")

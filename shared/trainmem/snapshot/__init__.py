@@ -6,12 +6,13 @@ the answer as JSON and as a page; ``compare`` sets two of them side by side.
 """
 
 from trainmem.snapshot.analysis import Analysis, DeviceAnalysis, analyse
-from trainmem.snapshot.compare import Comparison, Profile, compare, profile_of_estimate
+from trainmem.snapshot.compare import Comparison, compare
 from trainmem.snapshot.document import document_of
 from trainmem.snapshot.limits import WEB, Limits, command_line_limits
 from trainmem.snapshot.model import Snapshot
-from trainmem.snapshot.page import render_page
+from trainmem.snapshot.page import render_comparison, render_page
 from trainmem.snapshot.reader import SnapshotRejected, read_snapshot
+from trainmem.snapshot.summary import Profile, Summary, summary_of, summary_of_estimate
 
 __all__ = [
     "WEB",
@@ -22,11 +23,14 @@ __all__ = [
     "Profile",
     "Snapshot",
     "SnapshotRejected",
+    "Summary",
     "analyse",
     "command_line_limits",
     "compare",
     "document_of",
-    "profile_of_estimate",
     "read_snapshot",
+    "render_comparison",
     "render_page",
+    "summary_of",
+    "summary_of_estimate",
 ]

@@ -1,7 +1,7 @@
 """The whole analysis in a process of its own, for a server that must stay quick and alive.
 
-The server gets two strings: the answer as JSON and the report as HTML. ``python -m
-trainmem.snapshot.service`` is the other side.
+The server sends an order and gets reports, summaries and pages back as JSON. The other side is
+``python -m trainmem.snapshot.service``; it reads files through `trainmem.snapshot.reader`, in yet another process.
 """
 
 from __future__ import annotations
@@ -12,27 +12,31 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trainmem.snapshot.analysis import Analysis, analyse
-from trainmem.snapshot.compare import Comparison, Profile, compare, profile_of_estimate
-from trainmem.snapshot.document import document_of
 from trainmem.snapshot.limits import WEB, Limits
 from trainmem.snapshot.page import render_page
 from trainmem.snapshot.reader import SnapshotRejected, read_snapshot
+from trainmem.snapshot.summary import Summary, summary_of
 from trainmem.snapshot.text import clean
+from trainmem.snapshot.verdict import verdict_of
 
 try:
     import resource
 except ImportError:  # not a POSIX system
     resource = None  # type: ignore[assignment]
 
-__all__ = ["Report", "report_in_process"]
+__all__ = ["STAGES", "Report", "report_in_process"]
+
+STAGES = ("reading", "understanding", "drawing")
+"""What the process says it is doing, in order."""
 
 _MOST_SECONDS = 120.0
-_MOST_ANSWER_BYTES = 64_000_000
+_MOST_LINE_BYTES = 64_000_000
 _MEMORY_BYTES = 4 << 30
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 
@@ -41,44 +45,41 @@ _PACKAGES = str(Path(__file__).resolve().parents[2])
 class Report:
     """A snapshot, understood and drawn."""
 
-    document: dict[str, Any]
-    html: str
+    verdict: tuple[str, ...]
+    page: str
+    summary: Summary | None
+    """``None`` when there is nothing to compare."""
 
 
 def report_in_process(
     file: str | os.PathLike[str],
     *,
     name: str | None = None,
-    compare_with: str | os.PathLike[str] | None = None,
-    compare_name: str | None = None,
-    estimate: dict[str, Any] | None = None,
     limits: Limits = WEB,
+    progress: Callable[[str], None] = lambda stage: None,
 ) -> Report:
     """Read, analyse and draw. Raises `SnapshotRejected`, also when the process dies or takes too long.
 
-    ``name`` is what the snapshot is called on the page; ``estimate`` a `trainmem.estimate/1` answer to
-    compare with when there is no second file.
+    ``name`` is what the snapshot is called on the page; ``progress`` is called with each of `STAGES`.
     """
-    order = {
-        "file": str(Path(file).resolve()),
-        "name": name,
-        "compare_with": str(Path(compare_with).resolve()) if compare_with else None,
-        "compare_name": compare_name,
-        "estimate": estimate,
-        "limits": asdict(limits),
-    }
-    answer = _ask(json.dumps(order).encode())
+    order = {"file": str(Path(file).resolve()), "name": name, "limits": asdict(limits)}
+    reply = _ask(json.dumps(order).encode(), progress)
     try:
-        reply = json.loads(answer)
         if "reason" in reply:
             raise SnapshotRejected(str(reply["reason"]))
-        return Report(document=reply["document"], html=str(reply["html"]))
-    except (json.JSONDecodeError, KeyError, TypeError):
-        raise SnapshotRejected(f"{name or Path(file).name}: not opened: too large or malformed") from None
+        summary = reply["summary"]
+        return Report(
+            verdict=tuple(map(str, reply["verdict"])),
+            page=str(reply["page"]),
+            summary=Summary.from_json(summary) if summary else None,
+        )
+    except (KeyError, TypeError):
+        shown = clean(name or Path(file).name, most_characters=120)
+        raise SnapshotRejected(f"{shown}: not opened: too large or malformed") from None
 
 
-def _ask(order: bytes) -> bytes:
-    """The reply of a fresh process, or nothing when it did not end well in time."""
+def _ask(order: bytes, progress: Callable[[str], None]) -> dict[str, Any]:
+    """The reply of a fresh process, or an empty one when it did not end well in time."""
     environment = {"PYTHONPATH": _PACKAGES, "PATH": os.defpath}
     with subprocess.Popen(
         [sys.executable, "-P", "-B", "-m", "trainmem.snapshot.service"],
@@ -92,16 +93,21 @@ def _ask(order: bytes) -> bytes:
         timer = threading.Timer(_MOST_SECONDS, _end, [process])
         timer.daemon = True
         timer.start()
+        reply: dict[str, Any] = {}
         try:
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write(order)
             process.stdin.close()
-            answer = process.stdout.read(_MOST_ANSWER_BYTES)
-            whole = not process.stdout.read(1)
-            return answer if whole and process.wait() == 0 else b""
-        except BrokenPipeError:
-            return b""
+            while line := process.stdout.readline(_MOST_LINE_BYTES):
+                message = json.loads(line)
+                if message.get("stage") in STAGES:
+                    progress(message["stage"])
+                else:
+                    reply = message
+            return reply if process.wait() == 0 else {}
+        except (BrokenPipeError, ValueError, AttributeError):
+            return {}
         finally:
             timer.cancel()
             _end(process)
@@ -132,7 +138,12 @@ def _confine() -> None:
             continue
 
 
-def _renamed(analysis: Analysis, name: str | None) -> Analysis:
+def _say(message: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(json.dumps(message).encode("ascii") + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _named(analysis: Analysis, name: str | None) -> Analysis:
     if not name:
         return analysis
     source = replace(analysis.snapshot.source, name=clean(name, most_characters=120))
@@ -140,32 +151,29 @@ def _renamed(analysis: Analysis, name: str | None) -> Analysis:
 
 
 def _serve(order: dict[str, Any]) -> dict[str, Any]:
-    limits = Limits(**order["limits"])
-    analysis = _renamed(analyse(read_snapshot(order["file"], limits)), order["name"])
-    before: Analysis | Profile | None = None
-    comparison: Comparison | None = None
-    if order["compare_with"]:
-        before = _renamed(analyse(read_snapshot(order["compare_with"], limits)), order["compare_name"])
-    elif order["estimate"]:
-        before = profile_of_estimate(order["estimate"], "predicted by the Calculator")
-    if before is not None:
-        comparison = compare(before, analysis)
-    html = render_page(
-        analysis, comparison=comparison, before=before if isinstance(before, Analysis) else None
-    )
-    return {"document": document_of(analysis), "html": html}
+    _say({"stage": "reading"})
+    snapshot = read_snapshot(order["file"], Limits(**order["limits"]))
+    _say({"stage": "understanding"})
+    analysis = _named(analyse(snapshot), order["name"])
+    _say({"stage": "drawing"})
+    can_compare = any(device.trace.kind == "device" for device in analysis.devices)
+    return {
+        "verdict": verdict_of(analysis),
+        "page": render_page(analysis),
+        "summary": summary_of(analysis).to_json() if can_compare else None,
+    }
 
 
 def main() -> int:
-    """One order on standard input, one reply on standard output."""
+    """One order on standard input; stages, then one reply, on standard output."""
     _confine()
     try:
         reply = _serve(json.loads(sys.stdin.buffer.read()))
-    except (SnapshotRejected, ValueError) as error:
+    except SnapshotRejected as error:
         reply = {"reason": str(error)}
     except MemoryError:
         reply = {"reason": "not opened: it needs more memory to understand than is allowed here"}
-    sys.stdout.buffer.write(json.dumps(reply).encode("ascii"))
+    _say(reply)
     return 0
 
 

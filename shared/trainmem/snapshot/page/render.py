@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -16,11 +16,12 @@ from trainmem.recording import PHASES
 from trainmem.snapshot.analysis import Analysis, DeviceAnalysis
 from trainmem.snapshot.compare import Comparison, Difference
 from trainmem.snapshot.notes import name_of, notes_of
+from trainmem.snapshot.summary import Summary
 from trainmem.snapshot.verdict import verdict_of
 from trainmem.snapshot.view import view_of
 from trainmem.units import format_bytes, format_gib
 
-__all__ = ["render_page"]
+__all__ = ["render_comparison", "render_page"]
 
 _MOST_DEVICES = 16
 _MOST_STEPS = 12
@@ -30,28 +31,39 @@ _PHASE_NAMES = (*(phase.replace("_", " ") for phase in PHASES), "before the reco
 _PHASE_COLOURS = ("#7c828b", "#4c98df", "#cd7b23", "#7e57e1", "#19c2a9", "#a7719f")
 
 
-def render_page(
-    analysis: Analysis, *, comparison: Comparison | None = None, before: Analysis | None = None
-) -> str:
-    """One HTML page with everything in it. ``before`` adds the other snapshot's timeline to a comparison."""
+def render_page(analysis: Analysis, *, comparison: Comparison | None = None) -> str:
+    """One HTML page with everything in it, and what changed since another run where that is given."""
     shown = [device for device in analysis.devices if device.peak_allocated_bytes > 0][:_MOST_DEVICES]
-    views = [view_of(analysis, device) for device in shown]
-    several = len(shown) > 1
+    views: list[Mapping[str, Any]] = [view_of(analysis, device) for device in shown]
     body = [_header(analysis), _limits(notes_of(analysis)), _verdict(verdict_of(analysis))]
     if comparison:
         body.append(_comparison(comparison))
     for number, device in enumerate(shown):
-        body.append(_device(analysis, device, number, several=several))
-    if before and comparison:
-        for device in before.devices:
-            if device.peak_allocated_bytes > 0 and len(views) < _MOST_DEVICES:
-                title = f"{before.snapshot.source.name}{f', {name_of(device)}' if len(before.devices) > 1 else ''}"
-                body.append(f'<h2>{escape(title)}</h2><section data-view="{len(views)}"></section>')
-                views.append(view_of(before, device))
+        body.append(_device(analysis, device, number, several=len(shown) > 1))
+    if comparison:
+        body.append(_timeline(comparison.before, views))
     return _page(analysis.snapshot.source.name, "".join(body), views)
 
 
-def _page(name: str, body: str, views: list[dict[str, Any]]) -> str:
+def render_comparison(comparison: Comparison) -> str:
+    """A page of the comparison alone, both timelines below it."""
+    views: list[Mapping[str, Any]] = []
+    body = [
+        _comparison(comparison),
+        _timeline(comparison.after, views),
+        _timeline(comparison.before, views),
+    ]
+    return _page(f"{comparison.before.name} and {comparison.after.name}", "".join(body), views)
+
+
+def _timeline(summary: Summary, views: list[Mapping[str, Any]]) -> str:
+    if summary.view is None:
+        return ""
+    views.append(summary.view)
+    return f'<h2>{escape(summary.name)}</h2><section data-view="{len(views) - 1}"></section>'
+
+
+def _page(name: str, body: str, views: Sequence[Mapping[str, Any]]) -> str:
     style = f":root{{--accent-light:{ACCENT};--accent-dark:{ACCENT_DARK}}}\n{_asset('report.css')}"
     script = _asset("report.js")
     data = _embedded(
@@ -250,21 +262,19 @@ def _fragmentation(device: DeviceAnalysis) -> str:
 
 
 def _comparison(comparison: Comparison) -> str:
-    before, after = comparison.before, comparison.after
+    before, after, peak = comparison.before, comparison.after, comparison.peak
     heads = ("", before.name, after.name, "Change")
-    parts = [f"<h2>Compared with {escape(before.name)}</h2><p>{escape(comparison.verdict)}</p>"]
-    parts.append(_table(heads, _difference_rows(comparison.buckets, before.peak_bytes, after.peak_bytes)))
+    buckets = [row for row in comparison.buckets if row.before_bytes or row.after_bytes]
+    parts = [
+        f"<h2>Compared with {escape(before.name)}</h2><p>{escape(comparison.verdict)}</p>",
+        _table(heads, map(_difference_row, [*buckets, peak])),
+    ]
     if comparison.phases:
         parts.append("<h3>Peak of each phase</h3>" + _table(heads, map(_difference_row, comparison.phases)))
     if comparison.sites:
-        rows = map(_difference_row, _largest(comparison.sites, before.peak_bytes))
+        rows = map(_difference_row, _largest(comparison.sites, max(peak.before_bytes, peak.after_bytes)))
         parts.append(f"<h3>By call site</h3>{_table(heads, rows, code=True)}")
     return "".join(parts)
-
-
-def _difference_rows(rows: Sequence[Difference], before: int, after: int) -> list[tuple[str, ...]]:
-    shown = [_difference_row(row) for row in rows if row.before_bytes or row.after_bytes]
-    return [*shown, _difference_row(Difference(name="peak", before_bytes=before, after_bytes=after))]
 
 
 def _largest(rows: Sequence[Difference], peak: int) -> list[Difference]:

@@ -469,7 +469,7 @@
 
     tag(tag, instant, top) {
       const at = this.position(instant);
-      const left = at > this.plot.clientWidth * 0.6;
+      const left = at + tag.offsetWidth + 6 > this.plot.clientWidth && at > tag.offsetWidth;
       tag.style.top = top + "px";
       tag.style.left = left ? "auto" : at + 3 + "px";
       tag.style.right = left ? this.plot.clientWidth - at + 3 + "px" : "auto";
