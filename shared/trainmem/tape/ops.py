@@ -78,6 +78,8 @@ def addmm(
             b = tape.cast_weight(bias[0], b, tape.autocast)
             w = tape.cast_weight(weight[0], w, tape.autocast)
             x = tape.cast(x, tape.autocast)
+    if transposed:  # Linear flattens its input first: parameters take their gradients before the input's is summed
+        x = tape.view(x, x.shape, "flatten")
     lead, inner = x.shape[:-1], x.shape[-1]
     in_shape, w_shape, itemsize = x.shape, w.shape, x.itemsize
 
