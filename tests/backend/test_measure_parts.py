@@ -270,6 +270,26 @@ def test_the_next_worker_is_started_before_it_is_needed():
     bench.close()
 
 
+def test_a_worker_that_was_waited_for_makes_one_more_wait(monkeypatch):
+    monkeypatch.setattr("trainmem_backend.measure.bench._SHORT_WAIT_SECONDS", 0.0)
+    started = []
+
+    class Slow:
+        def __init__(self):
+            started.append(self)
+
+        def receive(self, timeout):
+            if timeout == 0.0:
+                raise TimeoutError
+            return {"event": "ready"}
+
+    bench = Bench(Slow, ready=1, total=9, most=3)
+    for _ in range(4):
+        bench.take()
+    # Four taken and never more than three waiting.
+    assert len(started) == 4 + 3
+
+
 def test_a_progress_line_says_what_was_predicted_what_came_and_what_is_left(capsys):
     row = {
         "suite": "lesson",

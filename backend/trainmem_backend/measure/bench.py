@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from trainmem_backend.measure.process import WorkerProcess
 
 __all__ = ["Bench", "WorkerGone"]
 
 _IMPORT_SECONDS = 300.0
+_SHORT_WAIT_SECONDS = 1.0
 
 
 class WorkerGone(RuntimeError):
@@ -19,13 +21,16 @@ class WorkerGone(RuntimeError):
 class Bench:
     """Hands out workers that have finished their imports, and starts the next ones.
 
-    ``ready`` workers wait beside those at work: one is enough for trials in a row, more for trials
-    beside each other.
+    ``ready`` workers wait beside those at work. Where one was taken before it was ready, one more is kept
+    from then on, up to ``most``: on a cold disk an import lasts longer than several short trials.
     """
 
-    def __init__(self, start: Callable[[], WorkerProcess], *, ready: int, total: int) -> None:
+    def __init__(
+        self, start: Callable[[], WorkerProcess], *, ready: int, total: int, most: int | None = None
+    ) -> None:
         self._start = start
         self._ready = ready
+        self._most = ready if most is None else most
         self._left = total
         self._waiting: list[WorkerProcess] = []
         self._lock = threading.Lock()
@@ -48,15 +53,24 @@ class Bench:
             worker = self._waiting.pop(0) if self._waiting else self._start()
             self._fill()
         try:
-            message = worker.receive(_IMPORT_SECONDS)
+            message = worker.receive(_SHORT_WAIT_SECONDS)
         except TimeoutError:
-            message = None
+            with self._lock:
+                self._ready = min(self._ready + 1, self._most)
+                self._fill()
+            message = self._patiently(worker)
         if message is None or message.get("event") != "ready":
             code = worker.end(patience_seconds=0.5)
             words = worker.last_words().strip()[-600:]
             worker.close()
             raise WorkerGone(f"a worker did not start (exit {code}): {words}")
         return worker
+
+    def _patiently(self, worker: WorkerProcess) -> dict[str, Any] | None:
+        try:
+            return worker.receive(_IMPORT_SECONDS)
+        except TimeoutError:
+            return None
 
     def pause(self) -> None:
         """Hold the workers that import: they would take the processor from a step that is being timed."""

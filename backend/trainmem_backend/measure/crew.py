@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,9 +61,8 @@ class Crew:
         if settings.pretend_bytes is not None:
             command += ["--pretend-bytes", str(settings.pretend_bytes)]
         environment = worker_environment(settings)
-        self._bench = Bench(
-            lambda: WorkerProcess(command, environment), ready=workers_ready(settings.overlap), total=total
-        )
+        ready, most = workers_ready(settings.overlap, os.cpu_count() or 1)
+        self._bench = Bench(lambda: WorkerProcess(command, environment), ready=ready, total=total, most=most)
 
     def machine(self) -> Machine:
         """The machine; opens a first worker, which then waits for the next trial, where none was."""

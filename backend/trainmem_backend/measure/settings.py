@@ -39,10 +39,10 @@ class Settings:
     pretend_bytes: int | None = None
 
 
-def workers_ready(overlap: int) -> int:
-    """How many workers wait beside those at work: two where there are cores for it, since an import
-    outlasts a short trial, and never fewer than run at once."""
-    return max(overlap, min(2, (os.cpu_count() or 1) // 4), 1)
+def workers_ready(overlap: int, cores: int) -> tuple[int, int]:
+    """How many workers wait beside those at work, at first and at most: as many as run at once, and
+    where there are cores for it up to four."""
+    return max(overlap, 1), max(overlap, min(4, cores // 4), 1)
 
 
 def _torch_version() -> tuple[int, int]:

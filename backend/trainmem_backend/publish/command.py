@@ -33,12 +33,14 @@ def publish(
     if not runs and not bundled:
         raise ValueError("run: missing; name a run's folder, or give --bundled")
     fresh = merge(read_run(path) for path in runs)
+    merged = fresh
     package = Path(trainmem.__file__).parent / "measured"
     if bundle_name is not None:
         _say(f"bundled: {bundle(fresh.rows, package, bundle_name)}")
         published_rows.cache_clear()
-    merged = fresh
-    if bundled or bundle_name is not None:
+        merged = merge([published_rows()])
+        merged.refused += fresh.refused
+    elif bundled:
         merged = merge([published_rows(), fresh.rows])
         merged.refused += fresh.refused
     _report(merged)

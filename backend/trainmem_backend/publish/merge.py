@@ -38,15 +38,17 @@ def read_run(path: Path) -> list[MeasuredRow]:
 
 
 def merge(runs: Iterable[Iterable[MeasuredRow]]) -> Merged:
-    """All rows of all runs in order; of rows that are equal to the byte the first stays."""
+    """All rows of all runs in order; of rows that are equal to the byte the first stays, and so does the
+    first preflight of a feature on a machine, which every run repeats."""
     merged = Merged()
-    seen = set()
+    seen: set[object] = set()
     for run in runs:
         for row in run:
-            if row.id in seen:
+            name = (row.machine, row.label) if row.kind == "preflight" else row.id
+            if name in seen:
                 merged.repeated += 1
                 continue
-            seen.add(row.id)
+            seen.add(name)
             reasons = refusals(row)
             if reasons:
                 merged.refused.append(Refused(row=row, reasons=tuple(reasons)))
