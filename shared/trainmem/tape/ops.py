@@ -142,15 +142,16 @@ def matmul(
 ) -> Tensor:
     """A batched product of two activations (attention scores, probabilities @ values).
 
-    ``copies``: which operands lie in memory so that folding their batch dimensions into one copies them.
+    ``copies``: which operands lie in memory so that folding their batch dimensions into one copies them, unless
+    the batch is one.
     """
     if tape.autocast:
         b = tape.cast(b, tape.autocast)
         a = tape.cast(a, tape.autocast)
     held = a, b  # the call's arguments live as long as the call
-    if copies[0]:
+    if copies[0] and not tape.batch_of_one:
         a = clone(tape, a, "reshape")
-    if copies[1]:
+    if copies[1] and not tape.batch_of_one:
         b = clone(tape, b, "reshape")
     a_shape, b_shape, itemsize = a.shape, b.shape, a.itemsize
 
@@ -369,12 +370,13 @@ def dropout(tape: Tape, a: Tensor, probability: float) -> Tensor:
 def clone(tape: Tape, a: Tensor, name: str = "contiguous", *, copies_back: bool = False) -> Tensor:
     """A copy into contiguous memory; the gradient passes through.
 
-    ``copies_back``: the gradient then meets a product that needs it in the first memory order and copies it.
+    ``copies_back``: the gradient then meets a product that needs it in the first memory order and copies it,
+    unless the batch is one.
     """
     shape, itemsize = a.shape, a.itemsize
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
-        if copies_back:
+        if copies_back and not tape.batch_of_one:
             return [tape.alloc(shape, itemsize, f"{name} backward")]
         return [_only(grads).alias()]
 

@@ -59,6 +59,7 @@ def compiled(structure: Structure) -> Program:
     tape = Tape()
     tape.accumulating = structure.accumulating
     tape.wide_gradients = structure.wide_gradients
+    tape.batch_of_one = structure.batch_of_one
     model = Model(tape, structure)
     tape.block = -1
     tape.boundary(("forward", -1))
