@@ -197,7 +197,7 @@ class Tape:
         self.block = 0
         self.gradients: dict[str, Tensor] = {}
         self.accumulating = False
-        self.batch_of_one = False  # a batch dimension of one folds into the heads without a copy
+        self.ones: frozenset[str] = frozenset()  # dimensions of one element, which views need no copy to cross
         self.wide_gradients = False
         self.graph_attributes: list[Tensor] = []
         """What autograd contexts hold beside saved tensors, until the loss lets go of the graph."""

@@ -45,12 +45,19 @@ class Structure:
     batch_of_one: bool = False
     input_gradients: bool = False
     unit: int = 1
+    period: int = 0
     wide_gradients: bool = False
 
     @property
     def units(self) -> int:
         """Parts into which the blocks are cut: one block each, or a segment that is checkpointed as one."""
         return -(-len(self.layer_kinds) // self.unit)
+
+    @property
+    def ones(self) -> frozenset[str]:
+        """The names of dimensions that are one."""
+        flags = {"b": self.batch_of_one, "kv": self.one_head, "heads": self.one_head and not self.grouped}
+        return frozenset(name for name, flag in flags.items() if flag)
 
     @property
     def unfused(self) -> bool:

@@ -142,16 +142,16 @@ def matmul(
 ) -> Tensor:
     """A batched product of two activations (attention scores, probabilities @ values).
 
-    ``copies``: which operands lie in memory so that folding their batch dimensions into one copies them, unless
-    the batch is one.
+    ``copies``: which operands lie in memory so that folding their batch and heads into one dimension copies
+    them, unless one of the two is one.
     """
     if tape.autocast:
         b = tape.cast(b, tape.autocast)
         a = tape.cast(a, tape.autocast)
     held = a, b  # the call's arguments live as long as the call
-    if copies[0] and not tape.batch_of_one:
+    if copies[0] and not tape.ones.intersection(a.shape[:2]):
         a = clone(tape, a, "reshape")
-    if copies[1] and not tape.batch_of_one:
+    if copies[1] and not tape.ones.intersection(b.shape[:2]):
         b = clone(tape, b, "reshape")
     a_shape, b_shape, itemsize = a.shape, b.shape, a.itemsize
 
@@ -371,12 +371,12 @@ def clone(tape: Tape, a: Tensor, name: str = "contiguous", *, copies_back: bool 
     """A copy into contiguous memory; the gradient passes through.
 
     ``copies_back``: the gradient then meets a product that needs it in the first memory order and copies it,
-    unless the batch is one.
+    unless batch or heads are one.
     """
     shape, itemsize = a.shape, a.itemsize
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
-        if copies_back and not tape.batch_of_one:
+        if copies_back and not tape.ones.intersection(shape[:2]):
             return [tape.alloc(shape, itemsize, f"{name} backward")]
         return [_only(grads).alias()]
 
@@ -390,9 +390,9 @@ def heads_of(tape: Tape, a: Tensor, shape: Shape, *, copies: bool) -> Tensor:
     """(b, s, heads * d) seen as (b, heads, s, d).
 
     ``copies``: the gradient arrives in another memory order (rotary embedding leaves it contiguous over heads),
-    so that viewing it back copies it.
+    so that viewing it back copies it, unless there is one head.
     """
-    if not copies:
+    if not copies or shape[1] in tape.ones:
         return tape.view(a, shape)
     out = Tensor(tape, a.storage, shape, a.itemsize, view=True)
     if tape.wants_grad(a):
