@@ -6,11 +6,11 @@ torch 2.11: cuDNN for 16-bit, memory-efficient for fp32, the math path for fp32 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from trainmem.tape import kernels, ops
-from trainmem.tape.core import Gradients, Shape, Tape, Tensor
+from trainmem.tape.core import BackwardFn, Gradients, Shape, Tape, Tensor
 
 __all__ = ["Kernel", "scaled_dot_product"]
 
@@ -64,13 +64,36 @@ def _cudnn(tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> 
         tape.scratch(size, "cudnn attention backward workspace")
         return [grad if need else None for grad, need in zip(out, needs, strict=True)]
 
-    inputs = [q, k, v]
+    def run(trains: bool) -> tuple[Tensor, ...]:
+        seed = tape.alloc((), 8, "attention seed")
+        offset = tape.alloc((), 8, "attention offset")
+        out = tape.alloc(QUERY, itemsize, "cudnn attention")
+        stat = tape.alloc(STAT, 4, "attention log-sum-exp") if trains else None
+        tape.scratch((256,), "cudnn attention workspace")
+        return (out, stat, offset, seed) if stat is not None else (out,)
+
+    return _fused(tape, "cudnn attention", (q, k, v), mask, backward, run)
+
+
+def _fused(
+    tape: Tape,
+    name: str,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    backward: BackwardFn,
+    run: Callable[[bool], tuple[Tensor, ...]],
+) -> Tensor:
+    """One fused kernel: ``run`` answers (result, log-sum-exp, random state...), or (result,) outside training.
+
+    A selective checkpoint keeps them all and does not run the kernel again.
+    """
+    q, k, v = inputs
     trains = tape.wants_grad(*inputs)
-    node = tape.node("cudnn attention", inputs, backward) if trains else None
+    node = tape.node(name, inputs, backward) if trains else None
     tape.save(node, mask, k, q, v)
     results = tape.kept()
     if results is None:
-        results = _cudnn_kernel(tape, itemsize, trains)
+        results = run(trains)
         tape.keep(*results)
     else:
         results = tuple(result.alias() for result in results)
@@ -80,16 +103,6 @@ def _cudnn(tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> 
     out.node, out.requires_grad = node, True
     tape.save(node, results[1], out, *results[2:])
     return out
-
-
-def _cudnn_kernel(tape: Tape, itemsize: int, trains: bool) -> tuple[Tensor, ...]:
-    """(out, log-sum-exp, offset, seed) in training, (out,) else; the kernel's own scratch comes and goes."""
-    seed = tape.alloc((), 8, "attention seed")
-    offset = tape.alloc((), 8, "attention offset")
-    out = tape.alloc(QUERY, itemsize, "cudnn attention")
-    stat = tape.alloc(STAT, 4, "attention log-sum-exp") if trains else None
-    tape.scratch((256,), "cudnn attention workspace")
-    return (out, stat, offset, seed) if stat is not None else (out,)
 
 
 def _flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> Tensor:
@@ -111,13 +124,14 @@ def _flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> Tensor
         del delta, accumulator, expanded
         return [grad if need else None for grad, need in zip(out, needs, strict=True)]
 
-    out = tape.op("flash attention", [q, k, v], QUERY, itemsize, backward, saves=[k, q, v], costly=True)
-    if out.node is not None:
+    def run(trains: bool) -> tuple[Tensor, ...]:
+        out = tape.alloc(QUERY, itemsize, "flash attention")
         stat = tape.alloc(STAT, 4, "attention log-sum-exp")
         rng = tape.alloc((), 16, "attention seed and offset")
         unused = tape.alloc((), 8, "attention seed and offset")
-        tape.save(out.node, stat, out, rng, unused)
-    return out
+        return (out, stat, rng, unused) if trains else (out,)
+
+    return _fused(tape, "flash attention", (q, k, v), None, backward, run)
 
 
 def _efficient(tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -126,10 +140,13 @@ def _efficient(tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None)
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
         out: Gradients = [tape.alloc(shape, itemsize, "efficient attention backward") for shape in shapes]
+        # (grad_out.to(float) * out.to(float)).sum(-1).transpose(-2, -1).contiguous()
+        copies = 2 if itemsize < 4 else 0
+        wide = [tape.alloc(QUERY, 4, "efficient attention fp32 copy") for _ in range(copies)]
         product = tape.alloc(QUERY, 4, "efficient attention row sums")
         summed = tape.alloc(STAT, 4, "efficient attention row sums")
-        delta = tape.alloc(("b", "heads", "s_round32"), 4, "efficient attention row sums")
-        del summed, product
+        delta = tape.alloc(STAT, 4, "efficient attention row sums")
+        del summed, product, wide
         workspace = tape.scratch(
             (kernels.efficient_attention_backward_workspace, "b", "heads", "s", "d"),
             "efficient attention backward workspace",
@@ -137,13 +154,13 @@ def _efficient(tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None)
         del delta, workspace
         return [grad if need else None for grad, need in zip(out, needs, strict=True)]
 
-    out = tape.op(
-        "efficient attention", [q, k, v], QUERY, itemsize, backward, saves=[mask, k, q, v], costly=True
-    )
-    if out.node is not None:
-        stat = tape.alloc(("b", "heads", "s_round32"), 4, "attention log-sum-exp")
-        tape.save(out.node, stat, out)
-    return out
+    def run(trains: bool) -> tuple[Tensor, ...]:
+        out = tape.alloc(QUERY, itemsize, "efficient attention")
+        if not trains:
+            return (out,)
+        return out, tape.alloc(("b", "heads", "s_round32"), 4, "attention log-sum-exp")
+
+    return _fused(tape, "efficient attention", (q, k, v), mask, backward, run)
 
 
 def _math(tape: Tape, q: Tensor, k: Tensor, v: Tensor, grouped: bool, mask: Tensor | None) -> Tensor:

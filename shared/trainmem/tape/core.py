@@ -197,7 +197,8 @@ class Tape:
         self.block = 0
         self.gradients: dict[str, Tensor] = {}
         self.accumulating = False
-        self.ones: frozenset[str] = frozenset()  # dimensions of one element, which views need no copy to cross
+        # Dimensions of one element, which views need no copy to cross.
+        self.ones: frozenset[str] = frozenset()
         self.wide_gradients = False
         self.graph_attributes: list[Tensor] = []
         """What autograd contexts hold beside saved tensors, until the loss lets go of the graph."""
@@ -353,16 +354,19 @@ class Tape:
         saves: Sequence[Tensor | None] = (),
         saves_output: bool = False,
         costly: bool = False,
+        kernel: Callable[[], object] | None = None,
     ) -> Tensor:
         """An operation with one fresh output. Inputs are saved before the kernel runs, the output after it.
 
-        ``costly``: selective checkpoints keep its result.
+        ``costly``: selective checkpoints keep its result. ``kernel``: what running it takes beside its output.
         """
         self._op = name
         node = self.node(name, inputs, backward) if self.wants_grad(*inputs) else None
         self.save(node, *saves)
         kept = self.kept() if costly else None
         out = self.alloc(shape, itemsize, name) if kept is None else kept[0].alias()
+        if kernel is not None and kept is None:
+            kernel()
         if costly and kept is None:
             self.keep(out)
         del kept

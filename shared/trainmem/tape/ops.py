@@ -78,9 +78,10 @@ def addmm(
             b = tape.cast_weight(bias[0], b, tape.autocast)
             w = tape.cast_weight(weight[0], w, tape.autocast)
             x = tape.cast(x, tape.autocast)
-    if transposed:  # Linear flattens its input first: parameters take their gradients before the input's is summed
+    if transposed:
+        # Linear flattens its input first: parameters take their gradients before the input's is summed.
         x = tape.view(x, x.shape, "flatten")
-    lead, inner = x.shape[:-1], x.shape[-1]
+    lead = x.shape[:-1]
     in_shape, w_shape, itemsize = x.shape, w.shape, x.itemsize
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
@@ -98,13 +99,11 @@ def addmm(
             out[0] = Pending(incoming, (features,), lead, itemsize)
         return out
 
-    out = tape.op(
+    return tape.op(
         name, [b, x, w], (*lead, features), itemsize, backward,
         saves=[x if w.requires_grad else None, w if x.requires_grad else None], costly=True,
+        kernel=lambda: matrix_workspace(tape, lt=True),
     )  # fmt: skip
-    del inner
-    matrix_workspace(tape, lt=True)
-    return out
 
 
 def linear(tape: Tape, x: Tensor, weight: Weight, features: str, bias: Weight | None = None) -> Tensor:
@@ -129,12 +128,11 @@ def linear(tape: Tape, x: Tensor, weight: Weight, features: str, bias: Weight | 
             matrix_workspace(tape)
         return out
 
-    out = tape.op(
+    return tape.op(
         "mm", [x, w], (*x.shape[:-1], features), itemsize, backward,
         saves=[x if w.requires_grad else None, w if x.requires_grad else None], costly=True,
+        kernel=lambda: matrix_workspace(tape),
     )  # fmt: skip
-    matrix_workspace(tape)
-    return out
 
 
 def matmul(
@@ -167,8 +165,8 @@ def matmul(
     out = tape.op(
         "bmm", [a, b], shape, itemsize, backward,
         saves=[b if a.requires_grad else None, a if b.requires_grad else None], costly=True,
+        kernel=lambda: matrix_workspace(tape),
     )  # fmt: skip
-    matrix_workspace(tape)
     del held
     return out
 

@@ -74,9 +74,9 @@ def forward(model: Model) -> Tensor:
     embedded = ops.embedding(tape, ("b", "s"), outside.weight("embed_in.weight"), "h", ids)
     at = positions(tape)
     mask = masks(model)
-    hidden = ops.dropout(tape, embedded, model.drops("embedding"))
-    tables = rotary_tables(tape, hidden.itemsize, rotary_width(model))
-    hidden = run_blocks(model, hidden, _block, tables, mask, at)
+    handed = [ops.dropout(tape, embedded, model.drops("embedding"))]
+    tables = rotary_tables(tape, embedded.itemsize, rotary_width(model))
+    hidden = run_blocks(model, handed, _block, tables, mask, at)
     hidden = outside.layer_norm(hidden, "final_layer_norm")
     del at, embedded, mask, tables
     return decoder_loss(model, hidden, "embed_in.weight")

@@ -91,8 +91,8 @@ def forward(model: Model) -> Tensor:
     places = _embedded_positions(tape, outside, at)
     if outside.has("project_in.weight"):
         embedded = outside.linear(embedded, "project_in", "h")
-    hidden = ops.add(tape, embedded, places, HIDDEN)
-    hidden = run_blocks(model, hidden, _block, mask, at)
+    handed = [ops.add(tape, embedded, places, HIDDEN)]
+    hidden = run_blocks(model, handed, _block, mask, at)
     if model.extra("final_norm") is not False:
         hidden = outside.layer_norm(hidden, "final_layer_norm")
     if outside.has("project_out.weight"):
