@@ -177,6 +177,9 @@ class _Attributor:
         if end == start:
             return Kind.FORWARD_TEMPORARY
         spans = self.timetable.spans
+        if start == 0 and not marks and (end == self.never or spans[end].step > spans[start].step):
+            # Without stacks nothing tells the model's construction from the first forward.
+            return Kind.KEPT_FROM_SETUP
         if end == self.never:
             return Kind.CUT_OFF if start == len(spans) - 1 else Kind.KEPT_FROM_FORWARD
         same_step = spans[end].step == spans[start].step or end - start <= 2

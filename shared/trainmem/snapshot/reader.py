@@ -20,9 +20,10 @@ from trainmem.snapshot.child.wire import READ, decode
 from trainmem.snapshot.limits import Limits, command_line_limits
 from trainmem.snapshot.model import Annotation, EndBlocks, Frame, Segments, Snapshot, Source, Stacks, Trace
 from trainmem.snapshot.paths import shorten_paths
+from trainmem.snapshot.rejected import SnapshotRejected
 from trainmem.snapshot.text import clean
 
-__all__ = ["SnapshotRejected", "read_snapshot"]
+__all__ = ["SnapshotRejected", "delivered", "read_snapshot"]
 
 _START = (
     "import sys, types; package = types.ModuleType('child'); package.__path__ = [sys.argv.pop(1)]; "
@@ -35,10 +36,6 @@ _ANSWER_BYTES = 64_000_000
 _ANSWER_BYTES_PER_INPUT_BYTE = 3
 _TEXT_CHARACTERS = 2000
 _TORN = "too large or malformed"
-
-
-class SnapshotRejected(ValueError):
-    """The file was not opened: one line that says why."""
 
 
 def read_snapshot(source: str | os.PathLike[str] | bytes, limits: Limits | None = None) -> Snapshot:
@@ -75,13 +72,17 @@ def _read(file: BinaryIO | FileIO, name: str, limits: Limits) -> Snapshot:
         )
     compressed = file.read(2) == b"\x1f\x8b"
     file.seek(0)
-    answer = _ask(file, name, status.st_size, compressed, limits)
+    return delivered(_ask(file, name, status.st_size, compressed, limits), name)
+
+
+def delivered(answer: bytes, name: str) -> Snapshot:
+    """The snapshot in the process's answer, which is not trusted either. Raises `SnapshotRejected`."""
     try:
         kind, header, columns = decode(answer)
         if kind == READ:
             return _Delivery(header, columns).snapshot(name)
         reason = clean(str(header["reason"]))
-    except (ValueError, KeyError, TypeError, IndexError):
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         reason = _TORN
     raise SnapshotRejected(f"{name}: not opened: {reason}")
 

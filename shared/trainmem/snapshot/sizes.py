@@ -124,6 +124,10 @@ class SizeJudge:
                 for kind in (Kind.KEPT_FROM_SETUP, Kind.BEFORE)
                 for number in self.by_kind[kind]
             )
+            for size in _WORKSPACE_BYTES & self.weights.keys():
+                # A model has a weight of one size in every layer, a process one workspace for each stream.
+                if self.weights[size] <= 2:
+                    del self.weights[size]
 
     def _settle_gradients(self) -> None:
         """What backward leaves behind is gradients, as many of a size as there are weights; or a workspace."""
@@ -164,6 +168,8 @@ class SizeJudge:
             if masters[size] > 0 and size not in built:
                 masters[size] -= 1
                 bucket_of[number] = _MASTER
+            elif not built and size in _WORKSPACE_BYTES and gradients and size not in gradients:
+                bucket_of[number] = _WORKSPACE
             elif size in gradients or not built:
                 bucket_of[number] = _WEIGHTS
             else:

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from trainmem.snapshot.model import Action, Trace
+from trainmem.snapshot.rejected import SnapshotRejected
 from trainmem.snapshot.replay import BEFORE, Replay
 
 __all__ = ["Curves", "curves_of", "live_at"]
-
-_MOST = (1 << 63) - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,20 +57,23 @@ def _reserved(trace: Trace, replay: Replay) -> array[int]:
     curve = array("q")
     level = replay.reserved_at_start_bytes
     for event in replay.segment_events:
-        curve.extend(array("q", (_within(level),)) * (event + 1 - len(curve)))
+        curve.extend(_constant(level, event + 1 - len(curve)))
         appears = trace.action[event] in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
         level += trace.size[event] if appears else -trace.size[event]
-    curve.extend(array("q", (_within(level),)) * (replay.events + 1 - len(curve)))
+    curve.extend(_constant(level, replay.events + 1 - len(curve)))
     return curve
 
 
+def _constant(level: int, count: int) -> array[int]:
+    return _array([level]) * count
+
+
 def _summed(deltas: list[int]) -> array[int]:
+    return _array(list(accumulate(deltas)))
+
+
+def _array(values: list[int]) -> array[int]:
     try:
-        return array("q", list(accumulate(deltas)))
+        return array("q", values)
     except OverflowError:
-        return array("q", map(_within, accumulate(deltas)))
-
-
-def _within(value: int) -> int:
-    """Sizes of a hostile file may add up beyond 64 bits; the curve then stays at the most that fits."""
-    return max(-_MOST, min(value, _MOST))
+        raise SnapshotRejected("not opened: its sizes add up to more bytes than can be addressed") from None

@@ -37,6 +37,8 @@ def decode(answer: bytes) -> tuple[bytes, dict[str, Any], list[array[int]]]:
     if kind not in (READ, FAILED) or end > len(answer):
         raise ValueError("the answer has no header")
     header = json.loads(answer[start:end])
+    if not isinstance(header, dict):
+        raise ValueError("the header is not an object")
     columns: list[array[int]] = []
     view = memoryview(answer)
     for typecode, length in header.pop("columns"):
