@@ -17,7 +17,7 @@ from trainmem.model import Architecture
 from trainmem.tape.dims import dimensions
 from trainmem.tape.loading import Loaded, load, trainables
 from trainmem.tape.optimizers import Rounding, Trainable, optimizer_step, rounding_of
-from trainmem.tape.program import Program, compiled
+from trainmem.tape.program import Part, Program, compiled
 from trainmem.tape.step import size_in_bytes
 from trainmem.tape.structure import structure_of, unit_size, weight_itemsize
 
@@ -106,22 +106,34 @@ def _optimizer_bytes(
 ) -> tuple[int, int]:
     """(state, highest temporaries of a step) of an optimizer over all that trains.
 
-    Both grow by the same amount with every further equal block, so one and two blocks tell all of them.
+    Both grow by the same amount with every further equal block, so one and two of a sort tell all of them.
     """
     everything = trainables(architecture, lora, itemsize)
     scope = dict(dims)
-    layers = architecture.layers
-    if layers <= 2 or len(set(architecture.layer_kinds)) > 1:
-        return _metered(everything, optimizer, rounding, scope)
-    inside = [p for p in everything if p.name.startswith("layers.")]
     outside = [p for p in everything if not p.name.startswith("layers.")]
-    block = inside[: len(inside) // layers]
-    one = _metered([*outside, *block], optimizer, rounding, scope)
-    two = _metered([*outside, *block, *block], optimizer, rounding, scope)
-    return (
-        one[0] + (layers - 1) * (two[0] - one[0]),
-        one[1] + (layers - 1) * (two[1] - one[1]),
-    )
+    alike = _alike_blocks([p for p in everything if p.name.startswith("layers.")])
+    once = [*outside, *(p for block, _ in alike for p in block)]
+    state, scratch = _metered(once, optimizer, rounding, scope)
+    totals = [state, scratch]
+    for block, count in alike:
+        if count > 1:
+            more = _metered([*once, *block], optimizer, rounding, scope)
+            totals[0] += (count - 1) * (more[0] - state)
+            totals[1] += (count - 1) * (more[1] - scratch)
+    return totals[0], totals[1]
+
+
+def _alike_blocks(inside: list[Trainable]) -> list[tuple[list[Trainable], int]]:
+    """The parameters of one block of each sort, and how many blocks are of it."""
+    blocks: dict[str, list[Trainable]] = {}
+    for p in inside:
+        blocks.setdefault(p.name.split(".", 2)[1], []).append(p)
+    sorts: dict[tuple[tuple[int, ...], ...], tuple[list[Trainable], int]] = {}
+    for block in blocks.values():
+        key = tuple(p.shape for p in block)
+        first, count = sorts.get(key, (block, 0))
+        sorts[key] = first, count + 1
+    return list(sorts.values())
 
 
 def _metered(
@@ -140,7 +152,7 @@ def _metered(
 
 @dataclass(frozen=True, slots=True)
 class _Signed:
-    """A part's events as signed size indices, with their buckets and the blocks that share a free."""
+    """A part's events as signed size indices, with their buckets and the frees done once for every repetition."""
 
     phase: str
     block: int
@@ -151,31 +163,54 @@ class _Signed:
 
 
 @lru_cache(maxsize=1024)
-def _signed(program: Program) -> tuple[_Signed, ...]:
-    out = []
-    for part in program.parts:
-        direction, block = part.label
-        signed: list[int] = []
-        buckets: list[int] = []
-        names: list[str] = []
-        everywhere: list[int] = []
-        for event in part.events:
-            if event >= 0:
-                if event in part.once:
-                    continue
-                signed.append(part.sizes[event])
-                buckets.append(part.buckets[event])
-                names.append(part.names[event])
-                continue
-            home, ordinal = part.frees[~event]
-            source = program.parts[home]
-            if not 0 <= block < program.blocks and source.label[1] == 2:
-                everywhere.append(len(signed))
-            signed.append(~source.sizes[ordinal])
-            buckets.append(source.buckets[ordinal])
-            names.append(source.names[ordinal])
-        out.append(_Signed(direction, block, tuple(signed), tuple(buckets), tuple(names), tuple(everywhere)))
-    return tuple(out)
+def _signed(program: Program) -> tuple[tuple[_Signed, ...], ...]:
+    """The parts by groups that repeat together; what such a group frees only once follows as a group of its own."""
+    groups = []
+    for _, group in program.groups():
+        parts = [_signed_part(program, program.parts[index]) for index in group]
+        groups.append(tuple(part for part, _ in parts))
+        groups += [(once,) for _, once in parts if once is not None]
+    return tuple(groups)
+
+
+def _signed_part(program: Program, part: Part) -> tuple[_Signed, _Signed | None]:
+    """A part, and the frees of shared tensors that only its last repetition makes."""
+    direction, block = part.label
+    repeats = program.repeats(block)
+    events: list[tuple[int, int, str]] = []
+    once: list[tuple[int, int, str]] = []
+    everywhere: list[int] = []
+    for event in part.events:
+        if event >= 0:
+            if event not in part.once:
+                events.append((part.sizes[event], part.buckets[event], part.names[event]))
+            continue
+        home, ordinal = part.frees[~event]
+        source = program.parts[home]
+        free = ~source.sizes[ordinal], source.buckets[ordinal], source.names[ordinal]
+        if repeats and program.outside(source.label[1]):
+            once.append(free)
+            continue
+        if program.outside(block) and program.repeats(source.label[1]):
+            everywhere.append(len(events))
+        events.append(free)
+    return (
+        _columns(direction, block, events, everywhere),
+        _columns(direction, block, once, []) if once else None,
+    )
+
+
+def _columns(
+    direction: str, block: int, events: list[tuple[int, int, str]], everywhere: list[int]
+) -> _Signed:
+    return _Signed(
+        direction,
+        block,
+        tuple(size for size, _, _ in events),
+        tuple(bucket for _, bucket, _ in events),
+        tuple(name for _, _, name in events),
+        tuple(everywhere),
+    )
 
 
 def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
@@ -261,6 +296,15 @@ _PHASE_ORDER = [
 ]
 
 
+@dataclass(slots=True)
+class _Walked:
+    """Parts that ran ``copies`` times, one after the other each time, and what each of their events changed."""
+
+    parts: tuple[_Signed, ...]
+    deltas: list[list[int]]
+    copies: int
+
+
 class _Run:
     """Walks the parts of micro batches, keeping the level, the phases' peaks and where the highest was."""
 
@@ -270,52 +314,67 @@ class _Run:
         self.level = sum(base)
         self.top = self.level
         self.phases: dict[str, int] = {}
-        self._where: tuple[int, int, int] = (-1, 0, 0)
-        self._walked: list[tuple[_Signed, list[int], int]] = []
+        self._program: Program | None = None
+        self._where: tuple[int, int, int, int] = (-1, 0, 0, 0)
+        self._walked: list[_Walked] = []
 
     def micro_batch(self, program: Program, dims: dict[str, int]) -> None:
         """One forward and backward."""
+        self._program = program
         sizes = [(size_in_bytes(spec, dims) + 511) & ~511 for spec in program.sizes]
-        shown, layers = program.blocks, self.layers
-        inner = layers - shown + 1
-        for part in _signed(program):
-            deltas = [sizes[i] if i >= 0 else -sizes[~i] for i in part.signed]
-            for at in part.everywhere:
-                deltas[at] *= inner
-            copies = inner if part.block == 2 and shown < layers else 1
-            levels = list(accumulate(deltas))
-            high, net = (max(levels), levels[-1]) if levels else (0, 0)
-            entry = self.level
-            top = entry + max(high, 0) + (max(net, 0) * (copies - 1))
+        passes = program.passes(self.layers)
+        once = False
+        for group in _signed(program):
+            deltas = []
+            for part in group:
+                changes = [sizes[i] if i >= 0 else -sizes[~i] for i in part.signed]
+                for at in part.everywhere:
+                    changes[at] *= passes
+                deltas.append(changes)
+            copies = passes if program.repeats(group[0].block) and not once else 1
+            once = copies > 1
+            self._walk(_Walked(group, deltas, copies))
+
+    def _walk(self, walked: _Walked) -> None:
+        copies = walked.copies
+        net = sum(map(sum, walked.deltas))
+        climbed = max(net, 0) * (copies - 1)
+        level = self.level
+        for number, (part, changes) in enumerate(zip(walked.parts, walked.deltas, strict=True)):
+            levels = list(accumulate(changes, initial=0))
+            high = max(levels)
+            top = level + high + climbed
             name = f"peak_{part.phase}_bytes"
-            self.phases[name] = max(self.phases.get(name, 0), top, entry)
+            self.phases[name] = max(self.phases.get(name, 0), top)
             if top > self.top:
                 self.top = top
                 copy = copies - 1 if net > 0 else 0
-                self._where = (len(self._walked), copy, levels.index(high))
-            self.level = entry + net * copies
-            self.phases[f"after_{part.phase}_bytes"] = self.level
-            self._walked.append((part, deltas, copies))
+                self._where = (len(self._walked), copy, number, levels.index(high) - 1)
+            level += levels[-1]
+        self.level += net * copies
+        self.phases[f"after_{walked.parts[0].phase}_bytes"] = self.level
+        self._walked.append(walked)
 
     def peak(self) -> tuple[int, str, str, str, Vector]:
         """The highest level, its phase, op and module, and its buckets."""
-        index, copy, position = self._where
+        index, copy, number, position = self._where
         if index < 0:
             return self.top, "forward", "", "", list(self.base)
         totals = list(self.base)
-        for part, deltas, copies in self._walked[:index]:
-            for bucket, delta in zip(part.buckets, deltas, strict=True):
-                totals[bucket] += delta * copies
-        part, deltas, copies = self._walked[index]
-        for number, (bucket, delta) in enumerate(zip(part.buckets, deltas, strict=True)):
-            totals[bucket] += delta * (copy + (number <= position))
-        return self.top, part.phase, part.names[position], self._module(part, copy, copies), totals
+        for walked in self._walked[:index]:
+            for part, changes in zip(walked.parts, walked.deltas, strict=True):
+                for bucket, delta in zip(part.buckets, changes, strict=True):
+                    totals[bucket] += delta * walked.copies
+        walked = self._walked[index]
+        for at, (part, changes) in enumerate(zip(walked.parts, walked.deltas, strict=True)):
+            for event, (bucket, delta) in enumerate(zip(part.buckets, changes, strict=True)):
+                totals[bucket] += delta * (copy + ((at, event) <= (number, position)))
+        part = walked.parts[number]
+        return self.top, part.phase, part.names[position], self._module(part, copy, walked.copies), totals
 
     def _module(self, part: _Signed, copy: int, copies: int) -> str:
         """The real block that a part of the program stood for at its ``copy``."""
-        block = part.block
-        if block == 2 and copies > 1:
-            block = 2 + copy if part.phase == "forward" else self.layers - 3 - copy
-        elif block > 2 and self.layers > 5:
-            block += self.layers - 5
-        return f"layers.{block}" if 0 <= block < self.layers else ""
+        assert self._program is not None
+        blocks = self._program.real_blocks(part.block, self.layers)
+        real = blocks[copy if part.phase == "forward" else copies - 1 - copy]
+        return f"layers.{real}" if 0 <= real < self.layers else ""

@@ -1,8 +1,8 @@
 """One step's forward and backward, recorded once per structure and evaluated for any sizes.
 
 Two jobs of one family under the same levers allocate in the same order; only the sizes differ. `compiled` runs
-the tiny autograd once for such a `Structure`, with at most five blocks standing for all, and keeps the events of
-each part: what comes before the blocks, each block forward, the head, each block backward, and the rest.
+the tiny autograd once for such a `Structure`, with a few blocks standing for all, and keeps the events of each
+part: what comes before the blocks, each block forward, the head, each block backward, and the rest.
 """
 
 from __future__ import annotations
@@ -45,12 +45,56 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """The parts of one micro batch in order, their distinct sizes, and where each gradient ends up."""
+    """The parts of one micro batch in order, their distinct sizes, and where each gradient ends up.
+
+    ``period`` blocks from the third on stand for all inner ones; 0 where every block is shown.
+    """
 
     blocks: int
+    period: int
     parts: tuple[Part, ...]
     sizes: tuple[SizeSpec, ...]
     gradients: dict[str, Allocation]
+
+    def repeats(self, block: int) -> bool:
+        """Whether this block stands for several of the model's."""
+        return REPEATED_FROM <= block < REPEATED_FROM + self.period
+
+    def outside(self, block: int) -> bool:
+        """Whether this part lies before or after the blocks."""
+        return not 0 <= block < self.blocks
+
+    def passes(self, layers: int) -> int:
+        """How often the repeated blocks run in a model of so many."""
+        return 1 + (layers - self.blocks) // self.period if self.period else 1
+
+    def groups(self) -> list[tuple[str, list[int]]]:
+        """(direction, numbers of parts) in order, parts that repeat together in one group."""
+        out: list[tuple[str, list[int]]] = []
+        before = False
+        for index, part in enumerate(self.parts):
+            direction, block = part.label
+            repeats = self.repeats(block)
+            if repeats and before:
+                out[-1][1].append(index)
+            else:
+                out.append((direction, [index]))
+            before = repeats
+        return out
+
+    def real_blocks(self, block: int, layers: int) -> range:
+        """The model's blocks for which a block stands; -1 and the number of blocks for what lies outside."""
+        if block < REPEATED_FROM:
+            return range(block, block + 1)
+        if self.repeats(block):
+            end = block + self.passes(layers) * self.period
+            return range(block, end, self.period)
+        last = layers - self.blocks + block
+        return range(last, last + 1)
+
+
+REPEATED_FROM = 2
+"""The first block that may stand for several."""
 
 
 @lru_cache(maxsize=1024)
@@ -59,7 +103,8 @@ def compiled(structure: Structure) -> Program:
     tape = Tape()
     tape.accumulating = structure.accumulating
     tape.wide_gradients = structure.wide_gradients
-    tape.batch_of_one = structure.batch_of_one
+    tape.many_rows = structure.many_rows
+    tape.ones = structure.ones
     model = Model(tape, structure)
     tape.block = -1
     tape.boundary(("forward", -1))
@@ -87,10 +132,12 @@ def compiled(structure: Structure) -> Program:
     del gradient, loss, held
     codes = list(tape.codes)
     gradients = {name: tensor.storage.key for name, tensor in tape.gradients.items() if tensor.storage}
-    return _cut(tape, codes, gradients, structure.units)
+    return _cut(tape, codes, gradients, structure)
 
 
-def _cut(tape: Tape, codes: list[tuple[int, object]], gradients: dict[str, int], blocks: int) -> Program:
+def _cut(
+    tape: Tape, codes: list[tuple[int, object]], gradients: dict[str, int], structure: Structure
+) -> Program:
     distinct: dict[SizeSpec, int] = {}
     home: dict[int, Allocation] = {}
     cut: list[tuple[PartLabel, list[int], list[Allocation], list[int]]] = []
@@ -120,7 +167,8 @@ def _cut(tape: Tape, codes: list[tuple[int, object]], gradients: dict[str, int],
         for label, events, frees, keys in cut
     )
     return Program(
-        blocks=blocks,
+        blocks=structure.units,
+        period=structure.period,
         parts=parts,
         sizes=tuple(distinct),
         gradients={name: home[key] for name, key in gradients.items()},

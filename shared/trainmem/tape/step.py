@@ -92,21 +92,8 @@ class _Layout:
         self.unit = unit
         self.sizes = [size_in_bytes(spec, dims) for spec in program.sizes]
         self._templates: dict[bool, list[_Template]] = {}
-        self._index = {part.label: index for index, part in enumerate(program.parts)}
+        self._groups = program.groups()
         self._base: dict[PartLabel, int] = {}
-
-    def _real(self, block: int) -> list[int]:
-        """The model's blocks for which a block of the program stands."""
-        shown = self.program.blocks
-        if block < 0:
-            return [-1]
-        if block >= shown:
-            return [self.layers]
-        if shown == self.layers:
-            return [block]
-        if block < 2:
-            return [block]
-        return [self.layers - shown + block] if block > 2 else list(range(2, self.layers - 2))
 
     def micro_batch(self, step: int, micro: int) -> dict[str, int]:
         """Forward and backward of one micro batch; the numbers of the gradients it leaves, by parameter."""
@@ -114,43 +101,57 @@ class _Layout:
         if first not in self._templates:
             self._templates[first] = _templates(self.program, self.sizes, first)
         templates = self._templates[first]
-        recording = self.recording
         phase = ""
-        for part, template in zip(self.program.parts, templates, strict=True):
-            direction, block = part.label
+        for direction, group in self._groups:
             if direction != phase:
                 phase = direction
-                recording.mark(step, "forward" if direction == "forward" else "backward", micro)
-            blocks = self._real(block)
-            for real in reversed(blocks) if direction == "backward" else blocks:
-                self._lay(part, template, real)
+                self.recording.mark(step, "forward" if direction == "forward" else "backward", micro)
+            self._lay_group(direction, group, templates)
         return self._gradients(templates)
 
-    def _lay(self, part: Part, template: _Template, real: int) -> None:
-        recording = self.recording
+    def _lay_group(self, direction: str, group: list[int], templates: list[_Template]) -> None:
+        """One part, or the repeated parts as often as the model has them."""
+        blocks = [
+            self.program.real_blocks(self.program.parts[index].label[1], self.layers) for index in group
+        ]
+        passes = len(blocks[0])
+        for number in reversed(range(passes)) if direction == "backward" else range(passes):
+            last = number == (0 if direction == "backward" else passes - 1)
+            for index, real in zip(group, blocks, strict=True):
+                self._lay(self.program.parts[index], templates[index], real[number], last=last)
+
+    def _lay(self, part: Part, template: _Template, real: int, *, last: bool) -> None:
+        """Lay one part down as block ``real``.
+
+        ``last``: of a block that stands for several, the one whose turn comes last. It alone frees what the
+        program shares with other parts: the tables and masks that all blocks of its kind use.
+        """
+        recording, program = self.recording, self.program
         direction, block = part.label
         self._base[(direction, real)] = len(recording.bucket_of)
-        shown = self.program.blocks
         bases: list[int] = []
         everywhere: list[int] = []
-        for home_direction, home in template.homes:
-            if home < 0:
-                where = -1
-            elif home >= shown:
-                where = self.layers
-            elif 0 <= block < shown:
+        shared: set[int] = set()
+        for slot, (home_direction, home) in enumerate(template.homes):
+            where = program.real_blocks(home, self.layers)[0]
+            if program.outside(home):
+                shared.add(slot)
+            elif not program.outside(block):
                 where = real + home - block
-            else:
-                if home == 2 and shown < self.layers:
-                    everywhere.append(len(bases))
-                where = home if home <= 2 or shown == self.layers else self.layers - shown + home
+            elif program.repeats(home):
+                everywhere.append(slot)
             bases.append(self._base[(home_direction, where)])
-        recording.events += [value if slot < 0 else ~(bases[slot] + value) for value, slot in template.code]
+        skipped = set() if last else shared
+        recording.events += [
+            value if slot < 0 else ~(bases[slot] + value)
+            for value, slot in template.code
+            if slot not in skipped
+        ]
         for slot in everywhere:
-            # block 2 stands for all inner blocks: what is freed of it here is freed of each of them
-            home_direction = template.homes[slot][0]
+            # a repeated block stands for all of its kind: what is freed of it here is freed of each of them
+            home_direction, home = template.homes[slot]
             ordinals = [value for value, at in template.code if at == slot]
-            for inner in range(3, self.layers - 2):
+            for inner in program.real_blocks(home, self.layers)[1:]:
                 base = self._base[(home_direction, inner)]
                 recording.events += [~(base + ordinal) for ordinal in ordinals]
         recording.bucket_of += template.buckets
@@ -163,11 +164,12 @@ class _Layout:
             at = templates[home].place[ordinal]
             direction, block = self.program.parts[home].label
             if not name.startswith("layers."):
-                out[name] = self._base[(direction, self._real(block)[0])] + at
+                real = self.program.real_blocks(block, self.layers)[0]
+                out[name] = self._base[(direction, real)] + at
                 continue
             _, number, local = name.split(".", 2)
             within = int(number) - block * self.unit
-            for real in self._real(block):
+            for real in self.program.real_blocks(block, self.layers):
                 out[f"layers.{real * self.unit + within}.{local}"] = self._base[(direction, real)] + at
         return out
 

@@ -11,6 +11,7 @@ from trainmem.model.lora import adapters
 from trainmem.tape.attention import Kernel
 from trainmem.tape.families import FORWARD
 from trainmem.tape.hardware import hardware
+from trainmem.tape.kernels import many_layer_norm_rows
 from trainmem.tape.model import Structure
 
 __all__ = ["Unsupported", "quantized_weights", "representative_layers", "structure_of", "weight_itemsize"]
@@ -32,13 +33,22 @@ def unit_size(job: TrainingJob, architecture: Architecture) -> int:
     return math.isqrt(architecture.layers - 1) + 1 if architecture.layers > 1 else 1
 
 
-def representative_layers(kinds: tuple[str, ...], unit: int = 1) -> tuple[int, ...]:
-    """Which blocks stand for all: two units at each end and one between, where inner blocks are of one kind."""
-    units = -(-len(kinds) // unit)
-    if units <= 5 or len(set(kinds[1:-1])) > 1:
-        return tuple(range(len(kinds)))
-    shown = (0, 1, 2, units - 2, units - 1)
-    return tuple(i for u in shown for i in range(u * unit, min((u + 1) * unit, len(kinds))))
+def representative_layers(kinds: tuple[str, ...], unit: int = 1) -> tuple[tuple[int, ...], int]:
+    """Which blocks stand for all, and how many units among them repeat.
+
+    Two units at each end are shown, and between them one period of the units' kinds, which stands for all of
+    its repetitions; what does not fill a whole period is shown before the end. A period of one is the rule:
+    all blocks alike.
+    """
+    units = [kinds[start : start + unit] for start in range(0, len(kinds), unit)]
+    inner = len(units) - 4
+    for period in range(1, inner // 2 + 1):
+        if all(units[i] == units[i + period] for i in range(1, len(units) - 1 - period)):
+            end = 2 + inner % period
+            shown = (*range(2 + period), *range(len(units) - end, len(units)))
+            layers = (i for u in shown for i in range(u * unit, min((u + 1) * unit, len(kinds))))
+            return tuple(layers), period
+    return tuple(range(len(kinds))), 0
 
 
 def attention_kernel(job: TrainingJob, architecture: Architecture) -> Kernel:
@@ -103,10 +113,12 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
     kinds = architecture.layer_kinds
     unit = unit_size(job, architecture)
     inside, outside = _names(architecture)
+    shown, period = representative_layers(kinds, unit)
     return Structure(
         family=architecture.family,
         task=job.task,
-        layer_kinds=tuple(kinds[index] for index in representative_layers(kinds, unit)),
+        layer_kinds=tuple(kinds[index] for index in shown),
+        period=period,
         unit=unit,
         wide_gradients=job.precision == "bf16_master_fp32_grads" and job.lora is None,
         parameters=inside,
@@ -134,5 +146,8 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
         partial_rotary=(architecture.extra.get("rotary_dim") or architecture.head_dim)
         != architecture.head_dim,
         batch_of_one=job.micro_batch == 1,
+        many_rows=many_layer_norm_rows(
+            job.micro_batch * job.sequence_length, architecture.hidden_size, hardware(job.device).sm_count
+        ),
         input_gradients=job.lora is not None and job.checkpointing != "none",
     )

@@ -1,0 +1,104 @@
+"""Blocks that stand for others: a program of a few blocks is the same as one of all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trainmem.job import TrainingJob
+from trainmem.model import resolve
+from trainmem.recording import Recording
+from trainmem.tape import fast_figures, record
+from trainmem.tape import structure as structures
+from trainmem.tape.structure import representative_layers
+
+_SIZES = {"vocab_size": 1000, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
+_MODELS: dict[str, dict[str, Any]] = {
+    "llama": {"num_key_value_heads": 2},
+    "gemma2": {"num_key_value_heads": 2, "head_dim": 16, "sliding_window": 8},
+    "gemma3_text": {"num_key_value_heads": 1, "head_dim": 16, "sliding_window": 8},
+    "modernbert": {"local_attention": 8},
+    "qwen3_moe": {
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "moe_intermediate_size": 32,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "decoder_sparse_step": 2,
+    },
+}
+_LEVERS: tuple[dict[str, Any], ...] = (
+    {"precision": "bf16"},
+    {"precision": "amp_bf16", "checkpointing": "full"},
+    {"precision": "amp_bf16", "zero_grad": "zeros", "checkpointing": "selective"},
+    {"precision": "fp32", "checkpointing": "sqrt", "accumulation": 2},
+    {"precision": "bf16", "attention": "eager", "optimizer": "adamw_loop"},
+)
+
+
+def _job(family: str, layers: int, levers: dict[str, Any]) -> TrainingJob:
+    return TrainingJob(
+        config={"model_type": family, **_SIZES, **_MODELS[family], "num_hidden_layers": layers},
+        task="sequence_classification" if family == "modernbert" else "causal_lm",
+        micro_batch=2,
+        sequence_length=16,
+        device="h200",
+        **levers,
+    )
+
+
+def _with_frees_sorted(recording: Recording) -> list[int]:
+    """The order of frees that follow each other changes nothing."""
+    out: list[int] = []
+    frees: list[int] = []
+    for event in recording.events:
+        if event < 0:
+            frees.append(event)
+        else:
+            out += [*sorted(frees), event]
+            frees = []
+    return out + sorted(frees)
+
+
+@pytest.mark.parametrize("layers", [5, 6, 8, 13, 20])
+@pytest.mark.parametrize("family", _MODELS)
+@pytest.mark.parametrize("levers", _LEVERS, ids=lambda levers: "-".join(map(str, levers.values())))
+def test_blocks_that_stand_for_others_change_nothing(
+    family: str, layers: int, levers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = _job(family, layers, levers)
+    architecture = resolve(job).architecture
+    short, fast = record(job, architecture), fast_figures(job, architecture)
+    monkeypatch.setattr(
+        structures, "representative_layers", lambda kinds, unit=1: (tuple(range(len(kinds))), 0)
+    )
+    whole = record(job, architecture)
+    assert _with_frees_sorted(short) == _with_frees_sorted(whole)
+    assert short.bucket_of == whole.bucket_of
+    assert short.module_of == whole.module_of
+    assert short.marks == whole.marks
+    assert fast == fast_figures(job, architecture)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "layers", "shown", "period"),
+    [
+        ("a", 5, 5, 0),
+        ("a", 6, 5, 1),
+        ("a", 80, 5, 1),
+        ("ab", 46, 6, 2),
+        ("aaaaab", 62, 14, 6),
+        ("aab", 22, 7, 3),
+    ],
+)
+def test_one_period_is_shown_between_the_ends(pattern: str, layers: int, shown: int, period: int) -> None:
+    kinds = tuple((pattern * layers)[:layers])
+    indices, repeated = representative_layers(kinds)
+    assert (len(indices), repeated) == (shown, period)
+    assert indices[:2] == (0, 1)
+    assert indices[-2:] == (layers - 2, layers - 1)
+
+
+def test_kinds_without_a_period_are_all_shown() -> None:
+    assert representative_layers(tuple("abcdefgh")) == (tuple(range(8)), 0)
