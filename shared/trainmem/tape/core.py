@@ -200,6 +200,7 @@ class Tape:
         # Dimensions of one element, which views need no copy to cross.
         self.ones: frozenset[str] = frozenset()
         self.wide_gradients = False
+        self.many_rows = False
         self.graph_attributes: list[Tensor] = []
         """What autograd contexts hold beside saved tensors, until the loss lets go of the graph."""
         self._module = ""

@@ -17,9 +17,13 @@ __all__ = [
     "atomic_segment_owners",
     "cudnn_attention_backward_workspace",
     "efficient_attention_backward_workspace",
+    "layer_norm_partials",
+    "layer_norm_semaphores",
+    "layer_norm_staging",
     "liger_input",
     "liger_logits",
     "liger_weight",
+    "many_layer_norm_rows",
     "nf4_scales",
     "partial_segment_offsets",
     "partial_segment_sums",
@@ -262,3 +266,31 @@ def liger_input(d: Dims, which: str, itemsize: int) -> int:
 def liger_weight(d: Dims, which: str, rows: str, itemsize: int) -> int:
     """The head's weight cast for one chunk."""
     return d[rows] * d["h"] * itemsize if _liger_rows(d, which) else 0
+
+
+def many_layer_norm_rows(rows: int, width: int, sm_count: int) -> bool:
+    """Whether the gradients of a LayerNorm's weight are summed in two passes: many rows, few columns."""
+    return rows > 64 * 1024 and width // 32 < sm_count // 2
+
+
+def _layer_norm_blocks(d: Dims, rows: tuple[str, ...], width: str) -> int:
+    """Blocks along the rows: 32 rows each, and at most 32,768 blocks in all."""
+    across = -(-d[width] // 32)
+    return min(32 * 1024 // across, -(-_size(d, rows) // 32))
+
+
+def layer_norm_partials(d: Dims, rows: tuple[str, ...], width: str, itemsize: int) -> int:
+    """The partial sums of one gradient: a row a block."""
+    return _layer_norm_blocks(d, rows, width) * d[width] * itemsize
+
+
+def layer_norm_staging(d: Dims, rows: tuple[str, ...], width: str) -> int:
+    """Staging memory of the sum over those partial sums."""
+    scope = {"outputs": d[width], "inputs": _layer_norm_blocks(d, rows, width)}
+    return reduction_staging({**d, **scope}, ("outputs",), ("inputs",), False, 4)
+
+
+def layer_norm_semaphores(d: Dims, rows: tuple[str, ...], width: str) -> int:
+    """Counters of the sum over those partial sums."""
+    scope = {"outputs": d[width], "inputs": _layer_norm_blocks(d, rows, width)}
+    return reduction_semaphores({**d, **scope}, ("outputs",), ("inputs",), False, 4)

@@ -47,6 +47,7 @@ class Structure:
     unit: int = 1
     period: int = 0
     wide_gradients: bool = False
+    many_rows: bool = False
 
     @property
     def units(self) -> int:

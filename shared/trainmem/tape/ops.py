@@ -479,6 +479,8 @@ def layer_norm(tape: Tape, x: Tensor, weight: Weight, bias: Weight | None) -> Te
         for index in range(1, len(needs)):
             if needs[index]:
                 out[index] = tape.alloc(w_shape, w_itemsize, "layer_norm backward")
+        if tape.many_rows:
+            _sum_over_blocks(tape, out, w_itemsize, shape)
         return out
 
     inputs = [x, w] if b is None else [x, w, b]
@@ -488,3 +490,22 @@ def layer_norm(tape: Tape, x: Tensor, weight: Weight, bias: Weight | None) -> Te
     tape.save(out.node, mean, deviation)
     del last
     return out
+
+
+def _sum_over_blocks(tape: Tape, out: Gradients, itemsize: int, shape: Shape) -> None:
+    """The gradients of weight and bias over many rows: partial sums by block, then a sum that replaces them.
+
+    LaunchGammaBetaBackwardCUDAKernel (layer_norm_kernel.cu) goes this way above 65,536 rows of few columns.
+    """
+    partial = (kernels.layer_norm_partials, shape[:-1], shape[-1], itemsize)
+    blocks = [tape.scratch(partial, "layer_norm partial sums") for grad in out[1:] if grad is not None]
+    for index in range(1, len(out)):
+        before = out[index]
+        if before is None:
+            continue
+        out[index] = tape.alloc(before.shape, itemsize, "layer_norm backward")
+        rule = (shape[:-1], shape[-1])
+        staging = tape.scratch((kernels.layer_norm_staging, *rule), "sum staging")
+        semaphores = tape.scratch((kernels.layer_norm_semaphores, *rule), "sum semaphores")
+        del semaphores, staging, before
+    del blocks
