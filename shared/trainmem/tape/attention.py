@@ -48,7 +48,12 @@ def _bias(tape: Tape, mask: Tensor, itemsize: int, *, padded: bool) -> Tensor:
     """
     zero = tape.alloc((), itemsize, "attention bias")
     lowest = tape.alloc((), itemsize, "attention bias")
-    bias = tape.alloc(("b", "s", "s"), itemsize, "attention bias")
+    if padded:
+        unpadded = tape.scratch((kernels.attention_bias_unpadded, itemsize), "attention bias")
+        bias = tape.alloc(("b", "s", "s_round16"), itemsize, "attention bias")
+        del unpadded
+    else:
+        bias = tape.alloc(("b", "s", "s"), itemsize, "attention bias")
     del lowest, zero
     return bias
 
@@ -140,13 +145,7 @@ def _efficient(tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None)
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
         out: Gradients = [tape.alloc(shape, itemsize, "efficient attention backward") for shape in shapes]
-        # (grad_out.to(float) * out.to(float)).sum(-1).transpose(-2, -1).contiguous()
-        copies = 2 if itemsize < 4 else 0
-        wide = [tape.alloc(QUERY, 4, "efficient attention fp32 copy") for _ in range(copies)]
-        product = tape.alloc(QUERY, 4, "efficient attention row sums")
-        summed = tape.alloc(STAT, 4, "efficient attention row sums")
-        delta = tape.alloc(STAT, 4, "efficient attention row sums")
-        del summed, product, wide
+        delta = _row_sums(tape) if itemsize == 4 else tape.alloc(STAT, 4, "efficient attention row sums")
         workspace = tape.scratch(
             (kernels.efficient_attention_backward_workspace, "b", "heads", "s", "d"),
             "efficient attention backward workspace",
@@ -161,6 +160,15 @@ def _efficient(tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None)
         return out, tape.alloc(("b", "heads", "s_round32"), 4, "attention log-sum-exp")
 
     return _fused(tape, "efficient attention", (q, k, v), mask, backward, run)
+
+
+def _row_sums(tape: Tape) -> Tensor:
+    """(grad_out * out).sum(-1).transpose(-2, -1).contiguous(); the 16-bit kernels compute it themselves."""
+    product = tape.alloc(QUERY, 4, "efficient attention row sums")
+    summed = tape.alloc(STAT, 4, "efficient attention row sums")
+    delta = tape.alloc(STAT, 4, "efficient attention row sums")
+    del summed, product
+    return delta
 
 
 def _math(tape: Tape, q: Tensor, k: Tensor, v: Tensor, grouped: bool, mask: Tensor | None) -> Tensor:

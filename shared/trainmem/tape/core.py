@@ -104,7 +104,7 @@ class Pending:
         """The gradient as its input wants it."""
         gradient, self.gradient = self.gradient, None
         assert gradient is not None
-        if self.inputs:
+        if set(self.inputs) - tape.ones:
             gradient = sum_to(tape, gradient, self.outputs, self.inputs)
         if gradient.itemsize != self.itemsize:
             gradient = tape.alloc(self.outputs, self.itemsize, "gradient cast")
@@ -189,6 +189,7 @@ class Tape:
         self.codes: list[tuple[int, Any]] = []
         self.size_of: list[SizeSpec] = []
         self.bucket_of: list[int] = []
+        self.stream_of: list[int] = []
         self.name_of: list[str] = []
         self.once: set[int] = set()
         self.autocast = 0
@@ -204,6 +205,9 @@ class Tape:
         self.graph_attributes: list[Tensor] = []
         """What autograd contexts hold beside saved tensors, until the loss lets go of the graph."""
         self._module = ""
+        self._stream = 0
+        self.on_gradient: Callable[[str, Tensor], None] | None = None
+        """Takes every gradient of a parameter in place of keeping it."""
         self._op = ""
         self._seq = 0
         self._cast_cache: dict[str, Tensor] = {}
@@ -226,9 +230,17 @@ class Tape:
         key = len(self.size_of)
         self.size_of.append(size)
         self.bucket_of.append(self.bucket if bucket is None else bucket)
+        self.stream_of.append(self._stream)
         self.name_of.append(f"{self._module}: {op or self._op}" if self._module else op or self._op)
         self.codes.append((0, key))
         return Storage(key)
+
+    def on_stream(self, stream: int, size: SizeSpec, op: str, bucket: int) -> Tensor:
+        """Memory of another stream's pool."""
+        self._stream = stream
+        storage = self._storage(size, op, bucket)
+        self._stream = 0
+        return Tensor(self, storage, (), 1)
 
     def workspace(self, kind: str, size: SizeSpec) -> None:
         """A library's workspace: allocated at first use in a thread, never freed."""
@@ -427,6 +439,11 @@ class Tape:
 
     # Checkpointing
 
+    @property
+    def recomputing(self) -> bool:
+        """Whether a checkpoint's second run is under way."""
+        return self._recomputing is not None
+
     def checkpoint(self, function: Callable[..., Tensor], *arguments: Any, selective: bool = False) -> Tensor:
         """Run ``function`` keeping only its arguments; backward runs it again (use_reentrant=False).
 
@@ -574,6 +591,9 @@ def _accumulate(name: str) -> BackwardFn:
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
         grad = grads[0]
         assert grad is not None
+        if tape.on_gradient is not None:
+            tape.on_gradient(name, grad)
+            return []
         if tape.accumulating or name in tape.gradients:
             return []
         if tape.wide_gradients:

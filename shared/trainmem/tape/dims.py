@@ -9,6 +9,7 @@ from trainmem.job import Lora, TrainingJob
 from trainmem.model import Architecture
 from trainmem.model.lora import adapters
 from trainmem.tape.hardware import hardware
+from trainmem.tape.structure import fully_sharded
 
 __all__ = ["dimensions"]
 
@@ -45,6 +46,7 @@ def dimensions(job: TrainingJob, architecture: Architecture) -> dict[str, int]:
         "kvd": architecture.kv_heads * d,
         "one": 1,
         "s_plus_1": s + 1,
+        "s_round16": -(-s // 16) * 16,
         "s_round32": -(-s // 32) * 32,
         "s_round128": -(-s // 128) * 128,
         "d_round32": -(-d // 32) * 32,
@@ -55,6 +57,9 @@ def dimensions(job: TrainingJob, architecture: Architecture) -> dict[str, int]:
         "cublaslt_workspace": chip.cublaslt_workspace_bytes,
     }
     out.update(_parameter_sizes(architecture))
+    out["world"] = job.sharding.data_parallel
+    if fully_sharded(job):
+        out.update(_parameter_rows(architecture))
     out.update(_expert_sizes(architecture))
     if job.lora is not None:
         out["rank"] = job.lora.rank
@@ -91,6 +96,12 @@ def _expert_sizes(architecture: Architecture) -> dict[str, int]:
         "moe": width,
         "2moe": 2 * width,
     }
+
+
+@lru_cache(maxsize=512)
+def _parameter_rows(architecture: Architecture) -> dict[str, int]:
+    groups = (architecture.embeddings, architecture.final, architecture.head, *architecture.blocks.values())
+    return {f"rows:{parameter.name}": parameter.shape[0] for parts in groups for parameter in parts}
 
 
 @lru_cache(maxsize=512)

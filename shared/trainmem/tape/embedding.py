@@ -22,9 +22,11 @@ def embedding(
 ) -> Tensor:
     """Rows of a table of ``rows`` rows, one for each of ``tokens``; ``saved`` are their indices.
 
-    ``expanded``: one row of indices stands for the whole batch, and is copied where a kernel wants them all.
+    ``expanded``: one row of indices stands for the whole batch, and is copied where a kernel wants them all and
+    the batch is more than one.
     """
     table = weight[1]
+    expanded = expanded and "b" not in tape.ones
     shape, itemsize = table.shape, table.itemsize
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:

@@ -15,6 +15,8 @@ from trainmem.tape.sorting import radix_sort_scratch, scan_scratch
 __all__ = [
     "atomic_accumulator",
     "atomic_segment_owners",
+    "attention_bias_unpadded",
+    "chunk_cat_metadata",
     "cudnn_attention_backward_workspace",
     "efficient_attention_backward_workspace",
     "layer_norm_partials",
@@ -32,10 +34,13 @@ __all__ = [
     "scan_workspace",
     "segment_scan",
     "segments",
+    "sharded_part",
+    "sharded_whole",
     "sort_workspace",
     "sorted_indices",
     "sorted_scalar",
     "sorted_scan",
+    "split_copy_metadata",
 ]
 
 Dims = Mapping[str, int]
@@ -224,6 +229,11 @@ def efficient_attention_backward_workspace(
     return d[batch] * d[heads] * tiles * (16 + 4 * rows * columns)
 
 
+def attention_bias_unpadded(d: Dims, itemsize: int) -> int:
+    """The bias of attention before its rows are padded to whole 16 elements, where they are not."""
+    return itemsize * d["b"] * d["s"] ** 2 if d["s"] % 16 else 0
+
+
 def scan_workspace(d: Dims, length: tuple[str, ...]) -> int:
     """Scratch of a cumulative sum of int64 over one row, which runs through CUB.
 
@@ -294,3 +304,32 @@ def layer_norm_semaphores(d: Dims, rows: tuple[str, ...], width: str) -> int:
     """Counters of the sum over those partial sums."""
     scope = {"outputs": d[width], "inputs": _layer_norm_blocks(d, rows, width)}
     return reduction_semaphores({**d, **scope}, ("outputs",), ("inputs",), False, 4)
+
+
+def _shard_elements(d: Dims, names: tuple[str, ...]) -> int:
+    """Elements of one rank's shards: each parameter is cut along its first dimension, the last shard padded."""
+    total = 0
+    for name in names:
+        rows = d[f"rows:{name}"]
+        total += -(-rows // d["world"]) * (d[f"p:{name}"] // rows)
+    return total
+
+
+def sharded_part(d: Dims, names: tuple[str, ...], itemsize: int) -> int:
+    """One rank's shards of a group in a row."""
+    return _shard_elements(d, names) * itemsize
+
+
+def sharded_whole(d: Dims, names: tuple[str, ...], itemsize: int) -> int:
+    """Every rank's shards of a group in a row."""
+    return d["world"] * _shard_elements(d, names) * itemsize
+
+
+def split_copy_metadata(d: Dims, count: int) -> int:
+    """Offsets that split_with_sizes_copy hands its kernel: 88 bytes a tensor and 5,024 more (read off a trace)."""
+    return 5024 + 88 * count
+
+
+def chunk_cat_metadata(d: Dims, count: int) -> int:
+    """Offsets that chunk_cat hands its kernel, about 20 KiB (read off a trace; it varies with the grid)."""
+    return 22_480

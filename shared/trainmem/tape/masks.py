@@ -55,10 +55,11 @@ def sliding_causal_mask(model: Model, *, positions: bool = True) -> Tensor | Non
 def sliding_bidirectional_mask(model: Model) -> Tensor | None:
     """create_bidirectional_sliding_window_mask without a padding mask."""
     tape = model.tape
+    if not model.structure.windowed:
+        return None
     with tape.module("sliding mask"):
-        if model.structure.attention == "eager":
-            return _added(model, _indexed(tape, _bidirectional_window))
-        return _indexed(tape, _bidirectional_window) if model.structure.windowed else None
+        allowed = _indexed(tape, _bidirectional_window)
+        return _added(model, allowed) if model.structure.attention == "eager" else allowed
 
 
 def padded_causal_mask(model: Model, padding: Tensor) -> Tensor | None:

@@ -67,7 +67,7 @@ def _mlp(block: Block, x: Tensor) -> Tensor:
     return ops.dropout(tape, hidden, block.model.drops("residual"))
 
 
-def _block(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
+def _block(block: Block, x: Tensor, mask: Tensor | None, at: Tensor) -> Tensor:
     tape = block.model.tape
     residual = x
     hidden = block.layer_norm(x, "ln_1")
@@ -92,7 +92,7 @@ def forward(model: Model) -> Tensor:
     hidden = ops.dropout(tape, hidden, model.drops("embedding"))
     handed = [hidden]
     del hidden
-    hidden = run_blocks(model, handed, _block, mask)
+    hidden = run_blocks(model, handed, _block, mask, at)
     hidden = outside.layer_norm(hidden, "ln_f")
     del tokens, places, mask, at
     head = outside.weight("wte.weight") if model.structure.tied else outside.weight("lm_head.weight")
