@@ -56,6 +56,10 @@ def build() -> Page:
                     continue
                 styles.append(theme.nested(getattr(module, "CSS", "")))
                 with gr.Tab(entry.title, id=entry.key, elem_id=f"tab-{entry.key}") as tab:
+                    # The address says which tab is open; from the overflow menu too, which a script cannot see.
+                    tab.select(
+                        None, js=f"() => window.trainmem.opened({entry.key!r})", api_visibility="private"
+                    )
                     module.build(Shell(demo=demo, job=job, tabs=tabs, tab=tab))
         api.register()
     return Page(demo=demo, style="\n".join(styles))

@@ -99,3 +99,10 @@ def test_three_things_are_said_in_words(visit):
 def test_nothing_is_wider_than_the_screen(visit, width, dark):
     page = opened(visit, width=width, dark=dark)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_on_a_phone_the_menu_of_tabs_is_in_the_address_too(visit):
+    page = opened(visit, "?tab=clock&model=gpt2-774m&micro_batch=8", width=390)
+    page.get_by_role("button", name="More tabs").click()
+    page.locator("#tabs .overflow-dropdown").get_by_text("Quiz", exact=True).click()
+    page.wait_for_function("() => location.search.includes('tab=quiz')")

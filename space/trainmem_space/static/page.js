@@ -22,13 +22,13 @@
   });
 
   // The address says which tab is open, so that a link opens it.
-  document.addEventListener('click', (event) => {
-    const tab = event.target.closest?.('[role="tab"][data-tab-id]');
-    if (!tab || !tab.closest('#tabs')) return;
-    const address = new URL(location.href);
-    tab.dataset.tabId === 'calculator' ? address.searchParams.delete('tab') : address.searchParams.set('tab', tab.dataset.tabId);
-    history.replaceState(history.state, '', address);
-  });
+  window.trainmem = {
+    opened(tab) {
+      const address = new URL(location.href);
+      tab === 'calculator' ? address.searchParams.delete('tab') : address.searchParams.set('tab', tab);
+      history.replaceState(history.state, '', address);
+    },
+  };
 
   // The control that an error names is marked for eyes and for screen readers.
   const mark = () => {

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from trainmem.estimate import Instant, Timeline
-
 from trainmem.buckets import BUCKETS
+from trainmem.estimate import Instant, Timeline
 from trainmem.units import format_gib
 from trainmem_space.charts.area import AreaPoint, area
 from trainmem_space.charts.bar import CapacityLine

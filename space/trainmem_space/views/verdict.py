@@ -17,11 +17,11 @@ def verdict_view(estimate: dict[str, Any], verdict: Verdict, *, described: str, 
     reserved = estimate["peak_reserved_bytes"]
     held = f", {size(reserved)} reserved" if reserved is not None else ""
     error = estimate["typical_error"]
-    typical = (
-        f"Measured rows like it are {error:.1%} off at the median."
-        if error < 1
-        else "No measured row is like it yet."
-    )
+    if error >= 1:
+        typical = "No measured step is like it yet."
+    else:
+        off = f"{error:.1%}" if error >= 0.001 else "less than 0.1%"
+        typical = f"On measured steps like it, such a figure is {off} off at the median."
     peak = size(estimate["peak_allocated_bytes"])
     parts = [
         f'<p class="tm-sentence">{escape(verdict.sentence)}</p>',
