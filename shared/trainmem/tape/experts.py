@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from trainmem.tape import ops, routing, sorting
 from trainmem.tape.activations import activation
-from trainmem.tape.core import Tensor
+from trainmem.tape.core import Tape, Tensor
+from trainmem.tape.expert_adapters import ExpertWeights
 from trainmem.tape.model import Block, Model
 
 __all__ = ["CHOICES", "PAIRS", "apply_gate", "grouped_experts"]
@@ -21,6 +22,7 @@ CHOICES = ("b", "s", "top_k")
 PAIRS = CHOICES
 TOKENS = ("b", "s")
 HIDDEN = ("b", "s", "h")
+UP, DOWN = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
 
 
 def apply_gate(model: Model, gate_up: Tensor) -> Tensor:
@@ -38,11 +40,10 @@ def _biases(block: Block, name: str, experts: Tensor, features: str) -> Tensor |
 
 
 def _grouped_linear(
-    block: Block, x: Tensor, name: str, offsets: Tensor, bias: Tensor | None, features: str
+    tape: Tape, x: Tensor, weight: Tensor, offsets: Tensor, bias: Tensor | None, features: str
 ) -> Tensor:
-    tape = block.model.tape
-    with tape.module(name):
-        out = routing.grouped_mm(tape, x, block.weight(name), offsets, features)
+    with tape.module("mlp.experts"):
+        out = routing.grouped_mm(tape, x, weight, offsets, features)
         return out if bias is None else routing.add_in_place(tape, out, bias)
 
 
@@ -53,9 +54,20 @@ def grouped_experts(
     weights: Tensor,
     gate: Callable[[Model, Tensor], Tensor] = apply_gate,
 ) -> Tensor:
+    """The experts over all tokens, with their adapters folded in."""
+    return _forward(block, ExpertWeights(block, (DOWN, UP)), hidden, indices, weights, gate)
+
+
+def _forward(
+    block: Block,
+    weight_of: ExpertWeights,
+    hidden: Tensor,
+    indices: Tensor,
+    weights: Tensor,
+    gate: Callable[[Model, Tensor], Tensor],
+) -> Tensor:
     """grouped_mm_experts_forward: sort by expert, multiply group by group, weigh, and sum in the first order."""
     model, tape = block.model, block.model.tape
-    up, down = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
     itemsize = hidden.itemsize
     experts, order = routing.sort(tape, indices)
     selected = routing.take_rows(tape, hidden, tape.alloc(PAIRS, 8, "token of each pair"), TOKENS, ("h",))
@@ -66,13 +78,13 @@ def grouped_experts(
     tape.scratch((sorting.counts_scan_scratch,), "cumsum")
     mask = tape.alloc(PAIRS, 1, "sentinel mask")
 
-    biases = _biases(block, up, experts, "2moe")
+    matrix, biases = weight_of(UP), _biases(block, UP, experts, "2moe")
     selected = routing.mask_rows(tape, selected, mask, in_place=True)
-    out = _grouped_linear(block, selected, up, offsets, biases, "2moe")
+    out = _grouped_linear(tape, selected, matrix, offsets, biases, "2moe")
     out = routing.mask_rows(tape, out, mask)
     out = gate(model, out)
-    biases = _biases(block, down, experts, "h")
-    out = _grouped_linear(block, out, down, offsets, biases, "h")
+    matrix, biases = weight_of(DOWN), _biases(block, DOWN, experts, "h")
+    out = _grouped_linear(tape, out, matrix, offsets, biases, "h")
     out = routing.mask_rows(tape, out, mask)
 
     weighted = ops.mul(tape, out, weights, out.shape)

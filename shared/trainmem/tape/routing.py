@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from trainmem.tape import sorting
 from trainmem.tape.core import Gradients, Pending, Shape, Tape, Tensor
-from trainmem.tape.ops import Weight, matrix_workspace
+from trainmem.tape.ops import matrix_workspace
 
 __all__ = [
     "add_in_place",
@@ -151,12 +151,11 @@ def _product(tape: Tape, shape: Shape, itemsize: int, name: str) -> Tensor:
     return out
 
 
-def grouped_mm(tape: Tape, x: Tensor, weight: Weight, offsets: Tensor, features: str) -> Tensor:
+def grouped_mm(tape: Tape, x: Tensor, w: Tensor, offsets: Tensor, features: str) -> Tensor:
     """torch.nn.functional.grouped_mm of rows in groups with a stack of matrices (ATen/native/cuda/GroupMM.cu).
 
     Autocast does not reach it: the weights keep their dtype and the rows are converted to it.
     """
-    w = weight[1]
     x = tape.cast(x, w.itemsize)
     in_shape, w_shape, itemsize = x.shape, w.shape, x.itemsize
 

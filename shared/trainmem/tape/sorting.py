@@ -16,6 +16,7 @@ __all__ = [
     "radix_sort_scratch",
     "scan_scratch",
     "sort_scratch",
+    "unique_scratch",
 ]
 
 Dims = Mapping[str, int]
@@ -58,6 +59,14 @@ def scan_scratch(count: int, itemsize: int) -> int:
     """
     tiles = -(-count // (5376 if itemsize == 8 else 3072))
     return _aligned(2 * itemsize * (tiles + 32)) + _ALIGNMENT + _ALIGNMENT - 1
+
+
+def unique_scratch(count: int) -> int:
+    """Scratch of cub::DeviceSelect::UniqueByKey over int64 pairs: as of a scan, in tiles of 4,928 pairs.
+
+    (CUB's tuning_unique_by_key.cuh for compute capability 9.0; read from an H200 at 4,096 and 81,920 pairs.)
+    """
+    return _aligned(16 * (-(-count // (448 * 11)) + 32)) + _ALIGNMENT + _ALIGNMENT - 1
 
 
 def counts_scan_scratch(d: Dims) -> int:

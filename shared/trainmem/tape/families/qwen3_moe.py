@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trainmem.tape import ops, routing
 from trainmem.tape.core import Tensor
+from trainmem.tape.expert_adapters import RouterWeight
 from trainmem.tape.experts import CHOICES, grouped_experts
 from trainmem.tape.families._decoder import rms_norm
 from trainmem.tape.families._rotary_decoder import Tables, gated_mlp, rotary_decoder
@@ -15,9 +16,10 @@ __all__ = ["forward"]
 
 def _router(block: Block, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     tape = block.model.tape
+    weight = RouterWeight(block, "mlp.gate")
     with tape.module("mlp.gate"):
         hidden = tape.view(hidden, hidden.shape)
-        logits = ops.linear(tape, hidden, block.weight("mlp.gate.weight"), "experts")
+        logits = ops.linear(tape, hidden, weight(), "experts")
         probabilities = ops.softmax(tape, logits, wide=True)
         values, indices = routing.top_k(tape, probabilities, CHOICES)
         if block.model.extra("normalized_routing"):
