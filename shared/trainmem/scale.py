@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from trainmem.units import GIB
 
-__all__ = ["axis_end_bytes", "share", "tick_bytes"]
+__all__ = ["LogAxis", "axis_end_bytes", "share", "tick_bytes"]
 
 
 def tick_bytes(most_bytes: int, *, ticks: int = 6) -> list[int]:
@@ -29,3 +31,27 @@ def axis_end_bytes(*sizes_bytes: int, headroom: float = 0.04) -> int:
 def share(part_bytes: int, whole_bytes: int) -> float:
     """``part_bytes`` as a fraction of ``whole_bytes``, 0 for an empty whole."""
     return part_bytes / whole_bytes if whole_bytes > 0 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogAxis:
+    """A logarithmic axis from ``low_bytes`` to ``high_bytes``, for sizes that span powers of ten."""
+
+    low_bytes: float
+    high_bytes: float
+
+    @classmethod
+    def around(cls, sizes_bytes: Iterable[int], *, headroom: float = 0.15) -> LogAxis:
+        """An axis that shows all of the sizes, with a little room at both ends."""
+        sizes = [size for size in sizes_bytes if size > 0] or [GIB]
+        return cls(low_bytes=min(sizes) / (1 + headroom), high_bytes=max(sizes) * (1 + headroom))
+
+    def share(self, size_bytes: int) -> float:
+        """Where on the axis a size stands, from 0 to 1."""
+        return math.log(size_bytes / self.low_bytes) / math.log(self.high_bytes / self.low_bytes)
+
+    def tick_bytes(self) -> list[int]:
+        """1, 2 and 5 times powers of ten GiB that lie on the axis."""
+        first, last = (math.floor(math.log10(end / GIB)) for end in (self.low_bytes, self.high_bytes))
+        sizes = (10.0**power * factor * GIB for power in range(first, last + 1) for factor in (1, 2, 5))
+        return [round(size) for size in sizes if self.low_bytes <= size <= self.high_bytes]

@@ -1,0 +1,1 @@
+"""The Measured tab's parts: plain functions from published rows to HTML."""

@@ -1,0 +1,52 @@
+"""The lesson's own table: measured, and predicted on every rung."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainmem.results import ENGINES, MeasuredRow, Predictions
+from trainmem.results.tables import Compared, compared, largest_of, of_suite
+from trainmem_space.charts.text import escape, size
+from trainmem_space.measured.parts import error_cell, head_of, not_run, wide
+from trainmem_space.measured.provenance import provenance
+
+__all__ = ["lesson_table"]
+
+_HEAD = head_of("tm-lesson", ("run", "measured", *ENGINES, "reserved", "step 1", "s a step", "largest batch"))
+
+
+def lesson_table(rows: Sequence[MeasuredRow], known: Predictions, machine: str | None) -> str:
+    """GPT-2 774M at 1,024 tokens, one line a configuration; each opens to its row."""
+    steps = of_suite(rows, "lesson", kind="step")
+    head = (
+        "<h2>The lesson's table</h2><p>GPT-2 774M, 1,024 tokens, AMP bf16: the peak of allocated memory in a steady "
+        "step, and how far each rung was off. Open a line for everything behind it.</p>"
+    )
+    if not steps:
+        return head + not_run("lesson", machine)
+    where = f'<p class="tm-note">Measured on {escape(steps[0].machine)}.</p>' if machine is None else ""
+    lines = "".join(_line(item, largest_of(rows, item.row)) for item in compared(steps, known))
+    return head + where + wide("the lesson's table", f'<div class="tm-lessons">{_HEAD}{lines}</div>')
+
+
+def _line(item: Compared, largest: MeasuredRow | None) -> str:
+    row = item.row
+    cells = "".join(error_cell(item.predicted_bytes[e], item.errors[e]) for e in ENGINES)
+    first = (row.measured.get("first_step") or {}).get("peak_bytes")
+    seconds = f"{row.step_seconds:.3f}" if row.step_seconds is not None else "–"
+    return (
+        f'<details><summary class="tm-lines-of tm-lesson"><span>{escape(row.label or "")}</span>'
+        f"<span>{size(row.peak_allocated_bytes)}</span>{cells}<span>{size(row.peak_reserved_bytes)}</span>"
+        f'<span>{size(first)}</span><span class="tm-num">{seconds}</span>{_largest(largest)}</summary>'
+        f"{provenance(row)}</details>"
+    )
+
+
+def _largest(row: MeasuredRow | None) -> str:
+    if row is None or not row.measured:
+        return '<span class="tm-num">–</span>'
+    found = row.measured
+    predicted = found.get("predicted_micro_batch")
+    proof = "the next one ran out of memory" if found.get("proved") else "the next one was not reached"
+    said = f"predicted {predicted}; {proof}; {len(found.get('trials', []))} trials"
+    return f'<span class="tm-num" title="{escape(said)}">{found.get("largest_micro_batch") or "none"}</span>'
