@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainmem.buckets import Bucket
+from trainmem.scale import axis_end_bytes, tick_bytes
+from trainmem.units import GIB
 
 __all__ = ["Chart", "Limit", "Ribbon", "Series"]
 
@@ -56,3 +58,14 @@ class Chart:
     def totals_gib(self) -> tuple[float, ...]:
         """The height of the stack at each x."""
         return tuple(sum(column) for column in zip(*(s.values_gib for s in self.series), strict=True))
+
+    @property
+    def axis_gib(self) -> tuple[float, tuple[float, ...]]:
+        """Where the vertical axis ends, and its round ticks."""
+        tops = [*self.totals_gib, self.limit.value_gib if self.limit else 0.0]
+        end = axis_end_bytes(*(round(top * GIB) for top in tops), headroom=0.1)
+        return end / GIB, tuple(tick / GIB for tick in tick_bytes(end, ticks=4))
+
+    def x_share(self, x: float) -> float:
+        """Where ``x`` lies between the axis' ends, 0 to 1."""
+        return (x - self.x[0]) / ((self.x[-1] - self.x[0]) or 1.0)

@@ -67,7 +67,9 @@ def grade(question: Question, answer: str) -> Grade:
 
 def skipped(question: Question) -> Grade:
     """The grade of a question left out."""
-    return Grade(verdict="skipped", message=f"Skipped. The answer is {key_text(question)}.", quality=0)
+    return Grade(
+        verdict="skipped", message=f"Skipped. The answer is {key_text(question).rstrip('.')}.", quality=0
+    )
 
 
 def _numeric(key: NumericKey, answer: str) -> Grade:
@@ -111,8 +113,10 @@ def _choice(key: ChoiceKey, answer: str) -> Grade:
         return Grade(verdict="unreadable", message=f"Not read: choose one of A to {last}.", quality=0)
     if chosen == key.right:
         return Grade(verdict="right", message=f"Right. {key.options[chosen].why}", quality=5)
-    right = f"{letters[key.right].upper()}. {key.options[key.right].text}"
-    return Grade(verdict="wrong", message=f"{key.options[chosen].why} The answer is {right}.", quality=1)
+    said = (
+        f"{key.options[chosen].why} The answer is {letters[key.right].upper()}. {key.options[key.right].why}"
+    )
+    return Grade(verdict="wrong", message=said, quality=1)
 
 
 def grade_spoken(rubric: Rubric, said: Collection[int], added: Collection[int], avoided: bool) -> Grade:

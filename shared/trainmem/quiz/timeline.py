@@ -91,7 +91,7 @@ def curve(case: Case, *, steps: int = 1, first: bool = False, leak_bytes: float 
             phases.append(("backward", begin, len(levels) - 1))
             held = float(gradients)
         begin, owned, have_state = len(levels) - 1, state, True
-        for temporary in (0.0, foreach, foreach, 0.0):
+        for temporary in (0.0, foreach, foreach, foreach, 0.0, 0.0):
             levels.append(
                 {
                     **base,
@@ -105,7 +105,7 @@ def curve(case: Case, *, steps: int = 1, first: bool = False, leak_bytes: float 
         held = 0.0 if job.zero_grad == "none" else held
         after: _Level = {**base, "optimizer_state": owned, "gradients": held}
         after["temporaries"] = leak_bytes * (step + 1)
-        levels += [after, dict(after)]
+        levels += [after, dict(after), dict(after), dict(after)]
         phases.append(("zero_grad", begin, len(levels) - 1))
     return Curve(tuple(levels), tuple(phases))
 

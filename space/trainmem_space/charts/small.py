@@ -60,7 +60,8 @@ def _ribbons(chart: Chart) -> str:
         return ""
     spans = "".join(
         f'<span style="left:{percent(chart.x_share(r.start))};'
-        f'width:{percent(chart.x_share(r.end) - chart.x_share(r.start))}"><em>{escape(r.name)}</em></span>'
+        f'width:{percent(chart.x_share(r.end) - chart.x_share(r.start))}" title="{escape(r.name)}">'
+        f"<em{' class=long' if len(r.name) > 1 else ''}>{escape(r.name)}</em></span>"
         for r in chart.ribbons
     )
     return f'<div class="tm-stretches" aria-hidden="true">{spans}</div>'

@@ -73,4 +73,4 @@ const arrive = () => {
   target?.focus({preventScroll: true});
 };
 watch('value', arrive);
-arrive();
+send('arrived');

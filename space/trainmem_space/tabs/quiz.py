@@ -32,7 +32,7 @@ from trainmem.quiz import (
 )
 from trainmem_space.shell import Shell
 from trainmem_space.views import view
-from trainmem_space.views.quiz import Shown, end_view, menu_view, question_view
+from trainmem_space.views.quiz import Shown, end_view, menu_view, question_view, waiting_view
 
 __all__ = ["CSS", "build"]
 
@@ -43,6 +43,7 @@ STORAGE_KEY = "trainmem-quiz-v1"
 STORAGE_SECRET = "trainmem-quiz"
 
 _SEEDS = 10**6
+_ANSWERS = ("answer", "choose", "ticked", "skip")
 _log = logging.getLogger(__name__)
 
 
@@ -61,15 +62,17 @@ class Quiz:
 
 
 def build(shell: Shell) -> None:
-    """Lay the tab out and connect it."""
+    """Lay the tab out and connect it.
+
+    The script says when the tab has appeared: only then has the browser read what it keeps.
+    """
     stored = gr.BrowserState(EMPTY.to_json(), storage_key=STORAGE_KEY, secret=STORAGE_SECRET)
     state = gr.State(Quiz())
     with gr.Column(elem_classes="tm-page"):
-        screen = view(menu_view(EMPTY, _today()), elem_id="quiz", script="quiz")
+        screen = view(waiting_view(), elem_id="quiz", script="quiz")
         file = view("", elem_id="quiz-file", script="quiz_file")
     quick: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
     screen.click(_pressed, [state, stored], [screen, file, state, stored], **quick)
-    shell.demo.load(_opened, [state, stored], [screen, state], **quick)
 
 
 def _today() -> date:
@@ -86,24 +89,13 @@ def _progress(stored: object) -> tuple[Progress, str]:
         return EMPTY, f"What this browser had stored could not be read ({error}); it starts anew."
 
 
-def _opened(quiz: Quiz, stored: object, request: gr.Request) -> list[Any]:
-    """The page was opened: the question that its address cites, or the menu."""
-    progress, note = _progress(stored)
-    question = request.query_params.get("question")
-    if question is not None:
-        try:
-            _begin(quiz, cited(question, day=_today()))
-            return [_shown(quiz), quiz]
-        except ValueError as error:
-            note = f"address: {error}"
-    return [menu_view(progress, _today(), note=note), quiz]
-
-
-def _pressed(quiz: Quiz, stored: object, event: gr.EventData) -> list[Any]:
-    """Anything was pressed, typed or ticked."""
+def _pressed(quiz: Quiz, stored: object, event: gr.EventData, request: gr.Request) -> list[Any]:
+    """Anything was pressed, typed or ticked, or the tab has just appeared."""
     pressed: dict[str, Any] = event._data or {}
     progress, note = _progress(stored)
     try:
+        if pressed.get("action") == "arrived":
+            return _arrived(quiz, progress, note, request.query_params.get("question"))
         return _answer(quiz, progress, note, pressed)
     except ValueError as error:
         return [menu_view(progress, _today(), note=str(error)), gr.skip(), Quiz(), gr.skip()]
@@ -111,6 +103,16 @@ def _pressed(quiz: Quiz, stored: object, event: gr.EventData) -> list[Any]:
         _log.exception("the quiz failed")
         text = "trainmem failed on this question; your progress is kept. Please report the log."
         return [menu_view(progress, _today(), note=text), gr.skip(), Quiz(), gr.skip()]
+
+
+def _arrived(quiz: Quiz, progress: Progress, note: str, question: str | None) -> list[Any]:
+    """The question that the address cites, or the menu, now that the browser has said what it keeps."""
+    if question is None:
+        return [menu_view(progress, _today(), note=note), gr.skip(), quiz, gr.skip()]
+    try:
+        return [_begin(quiz, cited(question, day=_today())), gr.skip(), quiz, gr.skip()]
+    except ValueError as error:
+        return [menu_view(progress, _today(), note=f"address: {error}"), gr.skip(), quiz, gr.skip()]
 
 
 def _answer(quiz: Quiz, progress: Progress, note: str, pressed: dict[str, Any]) -> list[Any]:
@@ -144,7 +146,7 @@ def _answer(quiz: Quiz, progress: Progress, note: str, pressed: dict[str, Any]) 
         quiz.revealed = True
     elif action == "next" and quiz.grade is not None:
         return [_next(quiz), gr.skip(), quiz, gr.skip()]
-    elif quiz.grade is None or quiz.grade.verdict == "unreadable":
+    elif action in _ANSWERS and (quiz.grade is None or quiz.grade.verdict == "unreadable"):
         return _judge(quiz, quiz.question, progress, pressed)
     return [_shown(quiz), gr.skip(), quiz, gr.skip()]
 

@@ -19,12 +19,17 @@ from trainmem.quiz import (
     share_text,
     tolerance_text,
 )
+from trainmem.quiz.question import Step
 from trainmem_space.charts.small import small_chart
 from trainmem_space.charts.text import escape
 
-__all__ = ["Shown", "end_view", "menu_view", "question_view"]
+__all__ = ["Shown", "end_view", "menu_view", "question_view", "waiting_view"]
 
 _LETTERS = "ABCDEFGHIJ"
+_LEAD = (
+    '<p class="tm-lead">Interviewers ask for this sum. Every key here is computed by the formulas that '
+    f"answer on the other tabs: {len(TEMPLATES)} kinds of questions, new numbers each time.</p>"
+)
 _TOPIC_OF = {template.name: template.topic for template in TEMPLATES}
 _SAID = {"right": "right", "slip": "slip", "wrong": "wrong", "skipped": "wrong", "unreadable": "unread"}
 
@@ -51,6 +56,11 @@ def _button(action: str, text: str, *, extra: str = "", kind: str = "") -> str:
     return f'<button type="button" data-action="{action}"{css}{extra}>{text}</button>'
 
 
+def waiting_view() -> str:
+    """What stands there until the browser has said what it keeps: nothing that could be pressed too early."""
+    return f'<section class="tm-quiz" aria-busy="true">{_LEAD}</section>'
+
+
 def menu_view(progress: Progress, today: date, *, note: str = "", wiping: bool = False) -> str:
     """What one can start, how far one is, and where that is kept."""
     modes = (
@@ -60,22 +70,19 @@ def menu_view(progress: Progress, today: date, *, note: str = "", wiping: bool =
         ("weak", "Weak spots first", "what you missed, then what is due, then what is new"),
     )
     starts = "".join(
-        f"<li>{_button('start', escape(title), extra=f' data-mode={mode}', kind='tm-primary')}"
-        f"<span>{escape(text)}</span></li>"
+        f"<li>{_button('start', escape(title), extra=f' data-mode={mode}')}<span>{escape(text)}</span></li>"
         for mode, title, text in modes
     )
     topics = "".join(f"<option>{escape(topic)}</option>" for topic in TOPICS)
     by_topic = (
         f'<li><span class="tm-pick"><select aria-label="topic">{topics}</select>'
-        f"{_button('start', 'Ask', extra=' data-mode=topic', kind='tm-primary')}</span>"
+        f"{_button('start', 'Ask', extra=' data-mode=topic')}</span>"
         "<span>five of one topic</span></li>"
     )
+    said = f'<p role="status" class="tm-told">{escape(note)}</p>' if note else ""
     return (
         '<section class="tm-quiz tm-menu">'
-        '<p class="tm-lead">Interviewers ask for this sum. Every key here is computed by the formulas that '
-        f"answer on the other tabs: {len(TEMPLATES)} kinds of questions, new numbers each time.</p>"
-        f"{f'<p role=status class=tm-told>{escape(note)}</p>' if note else ''}"
-        f'<ul class="tm-starts">{starts}{by_topic}</ul>'
+        f'{_LEAD}{said}<ul class="tm-starts">{starts}{by_topic}</ul>'
         f"{_history(progress, today)}{_keeping(progress, wiping)}</section>"
     )
 
@@ -92,10 +99,8 @@ def _history(progress: Progress, today: date) -> str:
         for right, given in (known[topic],)
     )
     streak = progress.streak_days(today)
-    days = f"{streak} days in a row" if streak > 1 else "answered so far"
-    return (
-        f'<h2>So far <small>{days}</small></h2><table class="tm-table tm-known"><tbody>{rows}</tbody></table>'
-    )
+    days = f" <small>{streak} days in a row</small>" if streak > 1 else ""
+    return f'<h2>So far{days}</h2><table class="tm-table tm-known"><tbody>{rows}</tbody></table>'
 
 
 def _keeping(progress: Progress, wiping: bool) -> str:
@@ -106,7 +111,7 @@ def _keeping(progress: Progress, wiping: bool) -> str:
             f"{_button('wipe-yes', 'Forget them')} {_button('menu', 'Keep them')}"
         )
     else:
-        none = " disabled" if not progress.attempts else ""
+        none = "" if progress.attempts else " disabled"
         buttons = (
             f"{_button('export', 'Export', extra=none)} "
             '<label class="tm-import"><input type="file" accept=".json,application/json">'
@@ -216,22 +221,24 @@ def _told(shown: Shown) -> str:
 
 
 def _after(question: Question) -> str:
-    # each line comes in two beats: the numbers, then the result
-    lines = []
-    for index, step in enumerate(question.steps):
-        left, equals, right = step.substituted.rpartition(" = ")
-        numbers, result = (left, f"= {right}") if equals else (step.substituted, "")
-        total = f"<b>{escape(result)}</b>" if result else ""
-        lines.append(
-            f'<li style="--beat:{index}"><span>{escape(step.name)}</span>'
-            f"<code>{escape(numbers)} {total}</code></li>"
-        )
+    lines = "".join(_sum_line(index, step) for index, step in enumerate(question.steps))
     return (
-        f'<ol class="tm-sum">{"".join(lines)}</ol><p class="tm-mistake">{escape(question.mistake)}</p>'
+        f'<ol class="tm-sum">{lines}</ol><p class="tm-mistake">{escape(question.mistake)}</p>'
         f'<p class="tm-actions">{_button("next", "Next", kind="tm-primary")}'
         f'<a href="?{escape(question.link)}" target="_blank" rel="noopener">Open in the calculator</a>'
         f'<a href="?tab=quiz&amp;question={escape(question.id)}">Link to this question</a></p>'
     )
+
+
+def _sum_line(index: int, step: Step) -> str:
+    # it comes in two beats: the numbers, then the result
+    numbers, equals, result = step.substituted.rpartition(" = ")
+    if equals:
+        text = f"<code>{escape(numbers)} <b>= {escape(result)}</b></code>"
+    else:
+        kind = "code" if any(letter.isdigit() for letter in result) else "em"
+        text = f"<{kind}>{escape(result)}</{kind}>"
+    return f'<li style="--beat:{index}"><span>{escape(step.name)}</span>{text}</li>'
 
 
 def end_view(run: Run) -> str:

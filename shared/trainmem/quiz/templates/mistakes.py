@@ -32,26 +32,24 @@ def _find(
     mistake: str,
     about: str = "",
 ) -> Question:
-    """A question over ``lines``, each with what to say to someone who blames it; ``wrong`` is the culprit."""
-    numbered = _vary(draw, lines)
-    options = [Option(f"line {i + 1}", why) for i, (_, why) in enumerate(numbered)]
-    place = numbered.index(lines[wrong])
-    right = options.pop(place)
+    """An argument in ``lines``, each with what to say to someone who blames it; ``wrong`` is the culprit.
+
+    Up to two true lines come first, so that the culprit's place gives nothing away.
+    """
+    argument = [*draw.random.sample(_TRUE_OPENINGS, draw.random.randrange(3)), *lines]
+    place = argument.index(lines[wrong])
     return draw.options(
         job,
-        setting=[*([about] if about else []), *(f"{i + 1}. {text}" for i, (text, _) in enumerate(numbered))],
-        prompt="Which line is wrong?",
-        right=right,
-        wrong=options,
+        setting=[about] if about else [],
+        prompt="Which line of this argument is wrong?",
+        right=Option(*lines[wrong]),
+        wrong=[
+            Option(text, f"That line holds. {why}") for i, (text, why) in enumerate(argument) if i != place
+        ],
         steps=steps,
         mistake=mistake,
         place=place,
     )
-
-
-def _vary(draw: Draw, lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The argument with up to two true lines in front, so that the culprit's number gives nothing away."""
-    return [*draw.random.sample(_TRUE_OPENINGS, draw.random.randrange(3)), *lines]
 
 
 @template("mistakes.mixed-precision", _TOPIC, 2)
@@ -66,7 +64,7 @@ def mixed_precision(draw: Draw) -> Question:
         [
             (
                 f"In fp32 with AdamW the state takes 16 bytes a parameter: {format_gib(fp32)}.",
-                "4 + 4 + 8 is right.",
+                "4 + 4 + 8.",
             ),
             (
                 "Autocast runs matrix products in bf16, so their saved inputs are 2 bytes an element.",
@@ -78,7 +76,7 @@ def mixed_precision(draw: Draw) -> Question:
             ),
             (
                 "What shrinks is made of tokens, not of parameters.",
-                "Right: activations shrink, the state does not.",
+                "Activations shrink, the state does not.",
             ),
         ],
         2,
@@ -133,7 +131,7 @@ def nvidia_smi(draw: Draw) -> Question:
                 f"So its tensors take {shown:.1f} GiB.",
                 "The driver sees reserved segments, cached ones included, and the context.",
             ),
-            ("memory_allocated() counts the blocks of live tensors.", "It does."),
+            ("memory_allocated() counts the blocks of live tensors.", "Nothing else is in it."),
             (
                 "empty_cache() can lower the first number, never the third line's.",
                 "It returns unused segments only.",
@@ -198,7 +196,7 @@ def inference(draw: Draw) -> Question:
             ),
             (
                 "What grows with the context in inference is the key and value cache.",
-                "Right; training has none.",
+                "Training has none.",
             ),
         ],
         2,
@@ -221,14 +219,14 @@ def lora_activations(draw: Draw) -> Question:
         case.job,
         [
             (f"The frozen base takes {format_gib(case.parameters * 2)} in bf16.", "Two bytes a parameter."),
-            ("Frozen weights have neither gradients nor moments.", "Right."),
+            ("Frozen weights have neither gradients nor moments.", "Nothing computes or updates them."),
             (
                 "As almost nothing trains, almost no activations are kept.",
                 "Gradients must flow through every block to reach the adapters below, so blocks keep theirs.",
             ),
             (
                 "Checkpointing helps LoRA as much as it helps full fine-tuning.",
-                "Right: activations are the same.",
+                "Activations are the same.",
             ),
         ],
         2,
@@ -306,10 +304,10 @@ def units(draw: Draw) -> Question:
         draw,
         case.job,
         [
-            (f"Pure bf16 with AdamW takes 8 bytes a parameter: {value / GB:.1f} × 10^9 bytes.", "Right."),
+            (f"Pure bf16 with AdamW takes 8 bytes a parameter: {value / GB:.1f} × 10^9 bytes.", "2 + 2 + 4."),
             (f"That is {value / GB:.1f} GiB.", f"10^9 bytes are a GB; in GiB it is {value / GIB:.1f}."),
-            ("torch's counters and messages are in GiB and MiB.", "They are."),
-            ("Boxes and data sheets are in GB.", "They are."),
+            ("torch's counters and messages are in GiB and MiB.", "Its messages say so."),
+            ("Boxes and data sheets are in GB.", "10^9 bytes each."),
         ],
         1,
         steps=[Step("in GiB", f"{value:,} / 2^30 = {value / GIB:.1f}")],
@@ -354,8 +352,11 @@ def offload_spark(draw: Draw) -> Question:
         job,
         [
             (f"Moments and master weights take {format_gib(state)}.", "12 bytes a parameter."),
-            ("Offloaded to the CPU they no longer count in torch.cuda.memory_allocated().", "They do not."),
-            ("On a DGX Spark CPU and GPU share one memory.", "They do."),
+            (
+                "Offloaded to the CPU they no longer count in torch.cuda.memory_allocated().",
+                "They are no tensors on the device any more.",
+            ),
+            ("On a DGX Spark CPU and GPU share one memory.", "One pool of LPDDR5X."),
             (
                 f"So offloading frees {format_gib(state)} there.",
                 "The bytes stay in the same memory; nothing is freed.",

@@ -34,14 +34,16 @@ def name_phase(draw: Draw) -> Question:
     letters = dict(zip([name for name, _, _ in found.phases], "ABCD", strict=True))
     ribbons = [Ribbon(letters[name], start, end) for name, start, end in found.phases]
     options = {
-        name: Option(letter, f"{letter} is the {name} phase.".replace("zero_grad phase", "zero_grad call"))
+        name: Option(
+            f"stretch {letter}", f"{letter} is the {name} phase.".replace("zero_grad phase", "zero_grad call")
+        )
         for name, letter in letters.items()
     }
     return draw.options(
         case.job,
         setting=[case.size_line, case.batch_line, case.recipe_line],
         prompt=f"Which stretch is {'optimizer.step()' if phase == 'optimizer' else phase}?",
-        right=Option(letters[phase], f"In {phase} {why}."),
+        right=Option(f"stretch {letters[phase]}", f"In {phase} {why}."),
         wrong=[option for name, option in options.items() if name != phase],
         steps=[Step(phase, why)],
         mistake="Climb, top, fall, plateau, drop: forward, loss, backward, step, zero_grad.",
@@ -223,7 +225,7 @@ def act(draw: Draw) -> Question:
     at_step = draw.choice([True, False])
     if at_step:
         case = draw.case(
-            LARGE[:3], micro_batch=1, sequence_length=1024, precision="bf16", checkpointing="full"
+            LARGE[:3], micro_batch=2, sequence_length=1024, precision="bf16", checkpointing="full"
         )
     else:
         case = draw.case(PLAIN[:3], micro_batch=16, sequence_length=1024, precision="amp_bf16")
