@@ -23,42 +23,55 @@ STAT: Shape = ("b", "heads", "s")
 
 
 def scaled_dot_product(
-    tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, kernel: Kernel, grouped: bool, mask: Tensor | None = None
+    tape: Tape,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    kernel: Kernel,
+    grouped: bool,
+    mask: Tensor | None = None,
+    heads_first: bool = False,
 ) -> Tensor:
-    """torch.nn.functional.scaled_dot_product_attention, causal, through one kernel."""
+    """torch.nn.functional.scaled_dot_product_attention through one kernel.
+
+    ``heads_first``: q and k are contiguous over heads, not viewed from rows of tokens.
+    """
     if tape.autocast:
         v = tape.cast(v, tape.autocast)
         k = tape.cast(k, tape.autocast)
         q = tape.cast(q, tape.autocast)
-    if mask is not None:
-        mask = _bias(tape, mask, q.itemsize, padded=kernel == "efficient")
+    bias = () if mask is None else _bias(tape, q.itemsize, padded=kernel == "efficient")
     if kernel == "cudnn":
-        return _cudnn(tape, q, k, v, mask)
+        return _cudnn(tape, q, k, v, bias)
     if kernel == "flash":
         return _flash(tape, q, k, v, grouped)
     if kernel == "efficient":
-        return _efficient(tape, q, k, v, mask)
-    return _math(tape, q, k, v, grouped, mask)
+        return _efficient(tape, q, k, v, bias)
+    return _math(tape, q, k, v, heads_first)
 
 
-def _bias(tape: Tape, mask: Tensor, itemsize: int, *, padded: bool) -> Tensor:
+def _bias(tape: Tape, itemsize: int, *, padded: bool) -> tuple[Tensor, ...]:
     """convert_boolean_attn_mask: 0 or minus infinity in the dtype of q, for every query of the batch.
 
-    ``padded``: the memory-efficient kernel wants rows of whole 16 elements; pad_bias copies others.
+    ``padded``: the memory-efficient kernel wants rows of whole 16 elements; pad_bias copies others, so that of
+    the two tensors answered one has no bytes.
     """
     zero = tape.alloc((), itemsize, "attention bias")
     lowest = tape.alloc((), itemsize, "attention bias")
-    if padded:
-        unpadded = tape.scratch((kernels.attention_bias_unpadded, itemsize), "attention bias")
-        bias = tape.alloc(("b", "s", "s_round16"), itemsize, "attention bias")
-        del unpadded
-    else:
+    if not padded:
         bias = tape.alloc(("b", "s", "s"), itemsize, "attention bias")
+        del lowest, zero
+        return (bias,)
+    whole = tape.scratch((kernels.attention_bias_whole, itemsize), "attention bias")
+    uneven = tape.scratch((kernels.attention_bias_uneven, itemsize), "attention bias")
     del lowest, zero
-    return bias
+    filled = tape.scratch((kernels.attention_bias_filled, itemsize), "attention bias")
+    del uneven
+    return whole, filled
 
 
-def _cudnn(tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def _cudnn(tape: Tape, q: Tensor, k: Tensor, v: Tensor, bias: tuple[Tensor, ...]) -> Tensor:
     itemsize = q.itemsize
     shapes = (q.shape, k.shape, v.shape)
     kv_heads = k.shape[1]
@@ -77,14 +90,14 @@ def _cudnn(tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> 
         tape.scratch((256,), "cudnn attention workspace")
         return (out, stat, offset, seed) if stat is not None else (out,)
 
-    return _fused(tape, "cudnn attention", (q, k, v), mask, backward, run)
+    return _fused(tape, "cudnn attention", (q, k, v), bias, backward, run)
 
 
 def _fused(
     tape: Tape,
     name: str,
     inputs: tuple[Tensor, Tensor, Tensor],
-    mask: Tensor | None,
+    bias: tuple[Tensor, ...],
     backward: BackwardFn,
     run: Callable[[bool], tuple[Tensor, ...]],
 ) -> Tensor:
@@ -95,7 +108,7 @@ def _fused(
     q, k, v = inputs
     trains = tape.wants_grad(*inputs)
     node = tape.node(name, inputs, backward) if trains else None
-    tape.save(node, mask, k, q, v)
+    tape.save(node, *bias, k, q, v)
     results = tape.kept()
     if results is None:
         results = run(trains)
@@ -136,10 +149,10 @@ def _flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> Tensor
         unused = tape.alloc((), 8, "attention seed and offset")
         return (out, stat, rng, unused) if trains else (out,)
 
-    return _fused(tape, "flash attention", (q, k, v), None, backward, run)
+    return _fused(tape, "flash attention", (q, k, v), (), backward, run)
 
 
-def _efficient(tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def _efficient(tape: Tape, q: Tensor, k: Tensor, v: Tensor, bias: tuple[Tensor, ...]) -> Tensor:
     itemsize = q.itemsize
     shapes = (q.shape, k.shape, v.shape)
 
@@ -159,7 +172,7 @@ def _efficient(tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None)
             return (out,)
         return out, tape.alloc(("b", "heads", "s_round32"), 4, "attention log-sum-exp")
 
-    return _fused(tape, "efficient attention", (q, k, v), mask, backward, run)
+    return _fused(tape, "efficient attention", (q, k, v), bias, backward, run)
 
 
 def _row_sums(tape: Tape) -> Tensor:
@@ -171,17 +184,17 @@ def _row_sums(tape: Tape) -> Tensor:
     return delta
 
 
-def _math(tape: Tape, q: Tensor, k: Tensor, v: Tensor, grouped: bool, mask: Tensor | None) -> Tensor:
+def _math(tape: Tape, q: Tensor, k: Tensor, v: Tensor, heads_first: bool) -> Tensor:
     """_scaled_dot_product_attention_math: scaled copies of q and k, a causal mask, every probability kept.
 
     It expands grouped keys and values, and its safe softmax looks for rows that are masked out whole.
     """
-    width = q.itemsize
     queries = ops.scale(tape, q, "scaled query")
-    bias = _causal_bias(tape, width) if mask is None else mask
-    keys = _expanded(tape, k) if grouped else k
-    values = _expanded(tape, v) if grouped else v
-    scores = ops.matmul(tape, queries, ops.scale(tape, keys, "scaled key"), SCORES, copies=(True, False))
+    bias = _causal_bias(tape, q.itemsize)
+    keys = _expanded(tape, k)
+    values = _expanded(tape, v)
+    copies = (not heads_first, False)
+    scores = ops.matmul(tape, queries, ops.scale(tape, keys, "scaled key"), SCORES, copies=copies)
     weights = _safe_softmax(tape, scores)
     del scores
     out = ops.matmul(tape, weights, values, QUERY)

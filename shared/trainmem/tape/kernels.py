@@ -15,7 +15,9 @@ from trainmem.tape.sorting import radix_sort_scratch, scan_scratch
 __all__ = [
     "atomic_accumulator",
     "atomic_segment_owners",
-    "attention_bias_unpadded",
+    "attention_bias_filled",
+    "attention_bias_uneven",
+    "attention_bias_whole",
     "chunk_cat_metadata",
     "cudnn_attention_backward_workspace",
     "efficient_attention_backward_workspace",
@@ -229,17 +231,27 @@ def efficient_attention_backward_workspace(
     return d[batch] * d[heads] * tiles * (16 + 4 * rows * columns)
 
 
-def attention_bias_unpadded(d: Dims, itemsize: int) -> int:
-    """The bias of attention before its rows are padded to whole 16 elements, where they are not."""
+def attention_bias_whole(d: Dims, itemsize: int) -> int:
+    """The bias of memory-efficient attention, where its rows are whole 16 elements."""
+    return 0 if d["s"] % 16 else itemsize * d["b"] * d["s"] ** 2
+
+
+def attention_bias_uneven(d: Dims, itemsize: int) -> int:
+    """The same where they are not, before they are filled up."""
     return itemsize * d["b"] * d["s"] ** 2 if d["s"] % 16 else 0
 
 
-def scan_workspace(d: Dims, length: tuple[str, ...]) -> int:
-    """Scratch of a cumulative sum of int64 over one row, which runs through CUB.
+def attention_bias_filled(d: Dims, itemsize: int) -> int:
+    """The same with its rows filled up to whole 16 elements."""
+    return itemsize * d["b"] * d["s"] * d["s_round16"] if d["s"] % 16 else 0
+
+
+def scan_workspace(d: Dims, length: tuple[str, ...], itemsize: int = 8) -> int:
+    """Scratch of a cumulative sum over one row, which runs through CUB.
 
     Over several rows it runs through ATen's own kernel, without scratch.
     """
-    return scan_scratch(_size(d, length), 8)
+    return scan_scratch(_size(d, length), itemsize)
 
 
 def nf4_scales(d: Dims, numel: str) -> int:

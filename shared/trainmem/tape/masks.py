@@ -167,9 +167,9 @@ def _everywhere(tape: Tape) -> Tensor:
 
 
 def _padding(tape: Tape) -> Tensor:
-    """padding_mask[batch, key], whose index tensors are expanded to the batch."""
+    """padding_mask[batch, key], whose indices are expanded to each other; those of keys fit a batch of one."""
     rows = tape.alloc(("b", "s"), 8, "padding mask indices")
-    columns = tape.alloc(("b", "s"), 8, "padding mask indices")
+    columns = None if "b" in tape.ones else tape.alloc(("b", "s"), 8, "padding mask indices")
     allowed = tape.alloc(("b", "s"), 1, "padding mask")
     del columns, rows
     return allowed

@@ -129,9 +129,10 @@ class Block:
 
     def layer_norm(self, x: Tensor, name: str) -> Tensor:
         """A LayerNorm by its module name."""
+        weight = self.weight(f"{name}.weight") if self.has(f"{name}.weight") else None
         bias = self.weight(f"{name}.bias") if self.has(f"{name}.bias") else None
         with self.model.tape.module(name):
-            return ops.layer_norm(self.model.tape, x, self.weight(f"{name}.weight"), bias)
+            return ops.layer_norm(self.model.tape, x, weight, bias)
 
 
 @dataclass(slots=True)

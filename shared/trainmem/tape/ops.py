@@ -94,6 +94,7 @@ def addmm(
             matrix_workspace(tape)
         if needs[2]:
             out[2] = tape.alloc(w_shape, itemsize, "mm (weight gradient)")
+            out[2].view = transposed  # a linear layer's gradient is transposed back
             matrix_workspace(tape)
         if needs[0]:
             out[0] = Pending(incoming, (features,), lead, itemsize)
@@ -178,14 +179,17 @@ def _fitted(grad: Tensor, whole: Shape, side: Shape, itemsize: int) -> Tensor | 
     if side == whole and grad.itemsize == itemsize:
         return grad
     grad.shape = whole
-    return Pending(grad, side, _summed(whole, side) if side != whole else (), itemsize)
+    return Pending(grad, side, _summed(whole, side, grad.tape.ones) if side != whole else (), itemsize)
 
 
-def _summed(whole: Shape, side: Shape) -> Shape:
-    """The dimensions over which a broadcast side's gradient is summed; a parameter spans the last one."""
+def _summed(whole: Shape, side: Shape, ones: frozenset[str]) -> Shape:
+    """The dimensions over which a broadcast side's gradient is summed; a parameter spans the last one.
+
+    A dimension of one that a name leaves out, such as the batch of a row of positions, is there all the same.
+    """
     if side and side[0].startswith("p:"):
         return whole[:-1]
-    return tuple(name for name in whole if name not in side)
+    return tuple(name for name in whole if name not in side and name not in ones)
 
 
 def _promoted(*tensors: Tensor) -> int:
@@ -390,7 +394,7 @@ def heads_of(tape: Tape, a: Tensor, shape: Shape, *, copies: bool) -> Tensor:
     ``copies``: the gradient arrives in another memory order (rotary embedding leaves it contiguous over heads),
     so that viewing it back copies it, unless there is one head.
     """
-    if not copies or shape[1] in tape.ones:
+    if not copies or tape.ones.intersection(shape[1:]):
         return tape.view(a, shape)
     out = Tensor(tape, a.storage, shape, a.itemsize, view=True)
     if tape.wants_grad(a):
@@ -462,15 +466,15 @@ def split(tape: Tape, a: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
 # Layers
 
 
-def layer_norm(tape: Tape, x: Tensor, weight: Weight, bias: Weight | None) -> Tensor:
+def layer_norm(tape: Tape, x: Tensor, weight: Weight | None, bias: Weight | None) -> Tensor:
     """native_layer_norm: fp32 under autocast; saves its input, mean and reciprocal deviation."""
     if tape.autocast:
         x = tape.cast(x, 4)
-    shape, itemsize, last = x.shape, x.itemsize, x.shape[-1]
+    shape, itemsize = x.shape, x.itemsize
     stat = max(4, itemsize)
-    w = weight[1]
-    b = bias[1] if bias is not None else None
-    w_shape, w_itemsize = w.shape, w.itemsize
+    affine = [parameter[1] for parameter in (weight, bias) if parameter is not None]
+    affine_shape = affine[0].shape if affine else ()
+    w_itemsize = affine[0].itemsize if affine else itemsize
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
         out: Gradients = [None] * len(needs)
@@ -478,17 +482,15 @@ def layer_norm(tape: Tape, x: Tensor, weight: Weight, bias: Weight | None) -> Te
             out[0] = tape.alloc(shape, itemsize, "layer_norm backward")
         for index in range(1, len(needs)):
             if needs[index]:
-                out[index] = tape.alloc(w_shape, w_itemsize, "layer_norm backward")
+                out[index] = tape.alloc(affine_shape, w_itemsize, "layer_norm backward")
         if tape.many_rows:
             _sum_over_blocks(tape, out, w_itemsize, shape)
         return out
 
-    inputs = [x, w] if b is None else [x, w, b]
-    out = tape.op("layer_norm", inputs, shape, itemsize, backward, saves=[b, x, w])
+    out = tape.op("layer_norm", [x, *affine], shape, itemsize, backward, saves=[x, *affine])
     mean = tape.alloc((*shape[:-1], "one"), stat, "layer_norm mean")
     deviation = tape.alloc((*shape[:-1], "one"), stat, "layer_norm rstd")
     tape.save(out.node, mean, deviation)
-    del last
     return out
 
 

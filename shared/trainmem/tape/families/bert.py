@@ -64,7 +64,9 @@ def _self_attention(block: Block, hidden: Tensor, mask: Tensor | None) -> tuple[
     model, tape = block.model, block.model.tape
     eager = model.structure.attention == "eager"
     q = ops.heads_of(tape, block.linear(hidden, "attention.self.query", "q"), QUERY, copies=eager)
-    k = ops.heads_of(tape, block.linear(hidden, "attention.self.key", "q"), QUERY, copies=eager)
+    # the gradient of transposed keys can be seen as (b, s, h), but not as rows of tokens of several batch rows
+    rows_copy = eager and not model.structure.batch_of_one
+    k = ops.heads_of(tape, block.linear(hidden, "attention.self.key", "q"), QUERY, copies=rows_copy)
     v = ops.heads_of(tape, block.linear(hidden, "attention.self.value", "q"), QUERY, copies=eager)
     with tape.module("attention.self"):
         if eager:

@@ -21,7 +21,7 @@ def _counted_positions(model: Model, ones: Tensor) -> Tensor:
     tape = model.tape
     counted = tape.alloc(BATCH, ones.itemsize, "positions")
     if model.structure.batch_of_one:
-        tape.scratch((kernels.scan_workspace, ("s",)), "positions")
+        tape.scratch((kernels.scan_workspace, ("s",), ones.itemsize), "positions")
     product = tape.alloc(BATCH, ones.itemsize, "positions")
     shifted = tape.alloc(BATCH, ones.itemsize, "positions")
     del product
@@ -33,10 +33,11 @@ def _counted_positions(model: Model, ones: Tensor) -> Tensor:
 def _attention(block: Block, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     model, tape = block.model, block.model.tape
     eager = model.structure.attention == "eager"
+    rows_copy = eager and not model.structure.batch_of_one
     q = ops.scale(tape, block.linear(hidden, "self_attn.q_proj", "q"))
     q = ops.heads_of(tape, q, QUERY, copies=eager)
-    # the gradient of transposed keys can be seen as (b, s, h), but not as rows of tokens
-    k = ops.heads_of(tape, block.linear(hidden, "self_attn.k_proj", "q"), HIDDEN, copies=eager)
+    # the gradient of transposed keys can be seen as (b, s, h), but not as rows of tokens of several batch rows
+    k = ops.heads_of(tape, block.linear(hidden, "self_attn.k_proj", "q"), HIDDEN, copies=rows_copy)
     v = block.linear(hidden, "self_attn.v_proj", "q")
     k = ops.heads_of(tape, k, QUERY, copies=False)
     v = ops.heads_of(tape, v, QUERY, copies=eager)
@@ -93,7 +94,7 @@ def forward(model: Model) -> Tensor:
         embedded = outside.linear(embedded, "project_in", "h")
     handed = [ops.add(tape, embedded, places, HIDDEN)]
     hidden = run_blocks(model, handed, _block, mask, at)
-    if model.extra("final_norm") is not False:
+    if model.extra("final_norm"):
         hidden = outside.layer_norm(hidden, "final_layer_norm")
     if outside.has("project_out.weight"):
         hidden = outside.linear(hidden, "project_out", "embedding_width")
