@@ -17,7 +17,17 @@ from typing import Literal
 from trainmem.allocator import AllocatorSettings, OutOfMemory, replay
 from trainmem.buckets import BUCKETS, Bucket
 
-__all__ = ["PHASES", "Counters", "Mark", "Phase", "Recording", "StepFigures", "counters", "read_step"]
+__all__ = [
+    "PHASES",
+    "Counters",
+    "Mark",
+    "Phase",
+    "Recording",
+    "StepFigures",
+    "counters",
+    "read_step",
+    "without_collections",
+]
 
 Phase = Literal["setup", "forward", "backward", "optimizer", "zero_grad"]
 PHASES: tuple[Phase, ...] = ("setup", "forward", "backward", "optimizer", "zero_grad")
@@ -39,6 +49,7 @@ class Recording:
 
     ``events``: a positive number is an allocation of that many requested bytes, numbered 0, 1, 2, ... in order;
     ``~number`` frees it. ``bucket_of``, ``op_of`` and ``module_of`` are indexed by allocation number.
+    ``stream_of`` names the stream of allocations that are not on the default one.
     ``empty_cache_before`` are the events before which the program gives idle segments back to the device.
     """
 
@@ -47,6 +58,7 @@ class Recording:
     op_of: list[str] = field(default_factory=list)
     module_of: list[str] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
+    stream_of: dict[int, int] = field(default_factory=dict)
     empty_cache_before: list[int] = field(default_factory=list)
     parameters: int = 0
     trainable_parameters: int = 0
@@ -92,12 +104,13 @@ def counters(
 ) -> Counters:
     """What the GPU's counters would read: through the allocator's rules, or (fast) rounded to 512 bytes only."""
     if detail == "exact":
-        with _without_collections():
+        with without_collections():
             result = replay(
                 recording.events,
                 settings=settings or AllocatorSettings(),
                 capacity_bytes=capacity_bytes,
                 empty_cache_before=recording.empty_cache_before,
+                streams=_streams(recording),
             )
         return Counters(result.allocated, result.reserved, result.block_bytes, result.oom)
     blocks: list[int] = []
@@ -113,7 +126,7 @@ def counters(
 
 
 @contextmanager
-def _without_collections() -> Iterator[None]:
+def without_collections() -> Iterator[None]:
     """No garbage collections meanwhile: a replay makes many lists and no cycles, and they cost it a third."""
     enabled = gc.isenabled()
     gc.disable()
@@ -122,6 +135,13 @@ def _without_collections() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def _streams(recording: Recording) -> list[int] | None:
+    if not recording.stream_of:
+        return None
+    stream_of = recording.stream_of
+    return [stream_of.get(number, 0) for number in range(len(recording.bucket_of))]
 
 
 @dataclass(slots=True)

@@ -26,8 +26,8 @@ __all__ = [
 
 Detail = Literal["fast", "exact"]
 
-# The exact answer replays every block of every micro batch. Beyond this many it would take seconds that one
-# visitor takes from all others; the fast answer, which leaves out reserved memory, stands instead.
+# The exact answer replays every block of up to four micro batches. Beyond this many it would take seconds that
+# one visitor takes from all others; the fast answer, which leaves out reserved memory, stands instead.
 _MOST_BLOCKS = 800
 
 # Enough for a few visitors moving levers; an entry is a few kilobytes.
@@ -36,7 +36,7 @@ _KEPT = 512
 
 def replayable(job: TrainingJob) -> bool:
     """Whether the whole step is short enough to be replayed for a visitor."""
-    return resolve(job).architecture.layers * job.accumulation <= _MOST_BLOCKS
+    return resolve(job).architecture.layers * min(job.accumulation, 4) <= _MOST_BLOCKS
 
 
 @lru_cache(maxsize=_KEPT)
@@ -62,7 +62,7 @@ def one_step(job: TrainingJob, first_step: bool = False) -> Timeline:
     """The named instants and the curve of one step. Raises `ValueError` where it cannot be replayed here."""
     if not replayable(job):
         raise JobError(
-            f"accumulation: {job.accumulation:,} micro batches are too many to replay while you wait; "
+            f"model: {resolve(job).architecture.layers:,} blocks are too many to replay while you wait; "
             "the Calculator's figures hold, and `trainmem estimate` replays them on your machine"
         )
     return timeline(job, engine="tape", first_step=first_step)

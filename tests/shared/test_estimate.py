@@ -10,7 +10,7 @@ from trainmem.allocator import AllocatorSettings
 from trainmem.buckets import BUCKETS
 from trainmem.estimate import SCHEMA, estimate, timeline
 from trainmem.instant import describe_instant
-from trainmem.job import JobError, Lora, Sharding, TrainingJob
+from trainmem.job import Checkpointing, JobError, Lora, Sharding, TrainingJob
 from trainmem.recording import PHASES
 
 GIB = 1 << 30
@@ -109,10 +109,43 @@ def test_a_config_without_the_shared_keys_is_refused_with_the_command_that_trace
         estimate(TrainingJob(config={"model_type": "mamba", "state_size": 64}))
 
 
-def test_a_sharded_job_is_the_whiteboards() -> None:
-    answer = estimate(TrainingJob(model="llama3.1-8b", sharding=Sharding(mode="fsdp2", data_parallel=8)))
+def test_what_the_tape_does_not_shard_is_the_whiteboards() -> None:
+    answer = estimate(TrainingJob(model="llama3.1-8b", sharding=Sharding(mode="zero2", data_parallel=8)))
     assert answer.engine == "whiteboard"
     assert any("sharding" in warning for warning in answer.warnings)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "reshards", "checkpointing", "gib"),
+    [
+        (8, False, "none", 16.66),
+        (8, True, "none", 14.96),
+        (64, True, "none", 13.45),
+        (64, True, "full", 7.07),
+    ],
+)
+def test_fsdp2_peaks_are_those_of_a_real_rank(
+    ranks: int, reshards: bool, checkpointing: Checkpointing, gib: float
+) -> None:
+    """Llama-3.2-1B under torch 2.11's FSDP2 on an H200, collectives over a fake process group."""
+    job = TrainingJob(
+        model="llama3.2-1b",
+        micro_batch=2,
+        sequence_length=2048,
+        precision="fsdp_mp_bf16",
+        checkpointing=checkpointing,
+        sharding=Sharding(mode="fsdp2", data_parallel=ranks, reshard_after_forward=reshards),
+    )
+    exact, fast = estimate(job), estimate(job, detail="fast")
+    assert exact.engine == fast.engine == "tape"
+    assert round(exact.peak_allocated_bytes / 2**30, 2) == gib
+    assert fast.peak_allocated_bytes == pytest.approx(exact.peak_allocated_bytes, rel=1e-3)
+
+
+def test_every_micro_batch_after_the_third_is_like_it() -> None:
+    few, many = (estimate(lesson(model="gpt2-124m", accumulation=count)) for count in (4, 1 << 20))
+    assert many.peak_allocated_bytes == few.peak_allocated_bytes
+    assert many.peak_reserved_bytes == few.peak_reserved_bytes
 
 
 JOBS = st.builds(

@@ -12,14 +12,14 @@ from itertools import accumulate
 from typing import Literal
 
 from trainmem.buckets import BUCKETS
-from trainmem.job import BaseQuantization, Lora, Optimizer, Precision, TrainingJob
+from trainmem.job import BaseQuantization, Lora, Optimizer, Precision, Sharding, TrainingJob
 from trainmem.model import Architecture
 from trainmem.tape.dims import dimensions
 from trainmem.tape.loading import Loaded, load, trainables
 from trainmem.tape.optimizers import Rounding, Trainable, optimizer_step, rounding_of
 from trainmem.tape.program import Part, Program, compiled
 from trainmem.tape.step import size_in_bytes
-from trainmem.tape.structure import structure_of, unit_size, weight_itemsize
+from trainmem.tape.structure import fully_sharded, structure_of, unit_size, weight_itemsize
 
 __all__ = ["FastFigures", "fast_figures"]
 
@@ -77,18 +77,26 @@ class _Meter:
 
 
 @lru_cache(maxsize=512)
-def _trained_bytes(architecture: Architecture, lora: Lora | None, itemsize: int) -> int:
+def _trained_bytes(architecture: Architecture, lora: Lora | None, itemsize: int, ranks: int) -> int:
     """Everything that trains, each tensor rounded up to 512 bytes."""
-    return sum((p.size_bytes + 511) & ~511 for p in trainables(architecture, lora, itemsize))
+    return sum((p.size_bytes + 511) & ~511 for p in trainables(architecture, lora, itemsize, ranks))
 
 
 @lru_cache(maxsize=512)
 def _loaded(
-    architecture: Architecture, lora: Lora | None, quantization: BaseQuantization, precision: Precision
+    architecture: Architecture,
+    lora: Lora | None,
+    quantization: BaseQuantization,
+    precision: Precision,
+    sharding: Sharding,
 ) -> tuple[Loaded, Vector]:
     """What loading the model leaves, by bucket."""
     job = TrainingJob(
-        model=architecture.family, lora=lora, base_quantization=quantization, precision=precision
+        model=architecture.family,
+        lora=lora,
+        base_quantization=quantization,
+        precision=precision,
+        sharding=sharding,
     )
     meter = _Meter()
     counts = load(meter, job, architecture)
@@ -100,6 +108,7 @@ def _optimizer_bytes(
     architecture: Architecture,
     lora: Lora | None,
     itemsize: int,
+    ranks: int,
     optimizer: Optimizer,
     rounding: Rounding,
     dims: tuple[tuple[str, int], ...],
@@ -108,7 +117,7 @@ def _optimizer_bytes(
 
     Both grow by the same amount with every further equal block, so one and two of a sort tell all of them.
     """
-    everything = trainables(architecture, lora, itemsize)
+    everything = trainables(architecture, lora, itemsize, ranks)
     scope = dict(dims)
     outside = [p for p in everything if not p.name.startswith("layers.")]
     alike = _alike_blocks([p for p in everything if p.name.startswith("layers.")])
@@ -217,6 +226,7 @@ def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
     """The figures of a steady step and the first step's peak."""
     dims = dimensions(job, architecture)
     itemsize = weight_itemsize(job)
+    ranks = job.sharding.data_parallel if fully_sharded(job) else 0
     masters = job.lora is None and job.precision in ("bf16_master", "bf16_master_fp32_grads")
     fresh = compiled(structure_of(job, architecture))
     narrow = masters and job.precision == "bf16_master"
@@ -225,14 +235,14 @@ def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
     if job.accumulation > 1 or zeros:
         adding = compiled(structure_of(job, architecture, accumulating=True))
 
-    counts, loaded = _loaded(architecture, job.lora, job.base_quantization, job.precision)
+    counts, loaded = _loaded(architecture, job.lora, job.base_quantization, job.precision, job.sharding)
     base = list(loaded)
     tokens = job.micro_batch * job.sequence_length * 8
     base[_WEIGHTS] += ((tokens + 511) & ~511) + (512 if job.task == "sequence_classification" else 0)
     master_bytes = base[_MASTERS]
     scope = tuple((k, dims[k]) for k in ("sm_count", "threads_per_sm"))
     state, scratch = _optimizer_bytes(
-        architecture, job.lora, 4 if masters else itemsize, job.optimizer, rounding_of(job), scope
+        architecture, job.lora, 4 if masters else itemsize, ranks, job.optimizer, rounding_of(job), scope
     )
     base[_STATE] = state
     base[_WORKSPACE] = sum(
@@ -241,7 +251,7 @@ def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
         for ordinal in part.once
     )
     wide = masters and job.precision == "bf16_master_fp32_grads"
-    gradients = _trained_bytes(architecture, job.lora, 4 if wide else itemsize)
+    gradients = _trained_bytes(architecture, job.lora, 4 if wide else itemsize, ranks)
     if zeros:
         base[_GRADIENTS] = gradients
     elif narrow and job.zero_grad == "zeros":

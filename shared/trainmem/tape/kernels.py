@@ -8,9 +8,9 @@ as symbolic sizes and are evaluated per job.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
+from math import isqrt, prod
 
-from trainmem.tape.sorting import radix_sort_scratch, scan_scratch
+from trainmem.tape.sorting import radix_sort_scratch, scan_scratch, unique_scratch
 
 __all__ = [
     "atomic_accumulator",
@@ -160,7 +160,8 @@ def sort_workspace(d: Dims, tokens: tuple[str, ...]) -> int:
 
 def sorted_scan(d: Dims, tokens: tuple[str, ...]) -> int:
     """Scratch of the search for distinct values among the sorted indices."""
-    return scan_workspace(d, tokens) if _size(d, tokens) > SORTED_EMBEDDING_FROM else 0
+    count = _size(d, tokens)
+    return unique_scratch(count) if count > SORTED_EMBEDDING_FROM else 0
 
 
 def _segments(d: Dims, tokens: tuple[str, ...], rows: str) -> int:
@@ -318,13 +319,18 @@ def layer_norm_semaphores(d: Dims, rows: tuple[str, ...], width: str) -> int:
     return reduction_semaphores({**d, **scope}, ("outputs",), ("inputs",), False, 4)
 
 
+_COPY_TILE = 128 * 16
+"""Bytes that one block of a copying kernel moves in a round."""
+
+
+def _shard_of(d: Dims, name: str) -> int:
+    """Elements of one rank's shard of a parameter, cut along its first dimension, the last shard padded."""
+    rows = d[f"rows:{name}"]
+    return -(-rows // d["world"]) * (d[f"p:{name}"] // rows)
+
+
 def _shard_elements(d: Dims, names: tuple[str, ...]) -> int:
-    """Elements of one rank's shards: each parameter is cut along its first dimension, the last shard padded."""
-    total = 0
-    for name in names:
-        rows = d[f"rows:{name}"]
-        total += -(-rows // d["world"]) * (d[f"p:{name}"] // rows)
-    return total
+    return sum(_shard_of(d, name) for name in names)
 
 
 def sharded_part(d: Dims, names: tuple[str, ...], itemsize: int) -> int:
@@ -337,11 +343,22 @@ def sharded_whole(d: Dims, names: tuple[str, ...], itemsize: int) -> int:
     return d["world"] * _shard_elements(d, names) * itemsize
 
 
-def split_copy_metadata(d: Dims, count: int) -> int:
-    """Offsets that split_with_sizes_copy hands its kernel: 88 bytes a tensor and 5,024 more (read off a trace)."""
-    return 5024 + 88 * count
+def split_copy_metadata(d: Dims, names: tuple[str, ...], itemsize: int) -> int:
+    """Addresses, sizes and block numbers that split_with_sizes_copy hands its kernel, 8 bytes each.
+
+    ATen/native/cuda/TensorShape.cu: blocks of 128 threads and 16 bytes a thread, at most two waves of them; where
+    more would be needed, a block does several rounds, shared between chunks and pieces of a chunk.
+    """
+    chunks = [_shard_of(d, name) * itemsize for name in names]
+    blocks = sum(-(-chunk // _COPY_TILE) for chunk in chunks)
+    most = d["sm_count"] * d["threads_per_sm"] // 128 * 2
+    rounds = -(-blocks * d["world"] // most)
+    chunks_each = min(isqrt(max(rounds - 1, 0)) + 1, d["world"])
+    tile = _COPY_TILE * -(-rounds // chunks_each)
+    return 8 * (4 * len(names) + 1 + sum(-(-chunk // tile) for chunk in chunks))
 
 
-def chunk_cat_metadata(d: Dims, count: int) -> int:
-    """Offsets that chunk_cat hands its kernel, about 20 KiB (read off a trace; it varies with the grid)."""
-    return 22_480
+def chunk_cat_metadata(d: Dims, names: tuple[str, ...], itemsize: int) -> int:
+    """Addresses, sizes and block numbers that chunk_cat hands its kernel, 8 bytes each (TensorShape.cu)."""
+    blocks = sum(-(-_shard_of(d, name) * itemsize // _COPY_TILE) for name in names)
+    return 8 * (6 * len(names) + 2 + blocks)

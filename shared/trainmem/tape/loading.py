@@ -12,7 +12,7 @@ from trainmem.job import BaseQuantization, Lora, TrainingJob
 from trainmem.model import Architecture, Parameter
 from trainmem.model.lora import adapters
 from trainmem.tape.optimizers import Sink, Trainable
-from trainmem.tape.structure import quantized_weights, weight_itemsize
+from trainmem.tape.structure import fully_sharded, quantized_weights, weight_itemsize
 
 __all__ = ["Loaded", "load", "loaded_parameters", "trainables"]
 
@@ -41,8 +41,18 @@ def loaded_parameters(architecture: Architecture) -> tuple[tuple[str, Parameter]
 
 
 @lru_cache(maxsize=256)
-def trainables(architecture: Architecture, lora: Lora | None, itemsize: int) -> tuple[Trainable, ...]:
-    """What the optimizer updates: every parameter, or every adapter matrix, in registration order."""
+def trainables(
+    architecture: Architecture, lora: Lora | None, itemsize: int, ranks: int = 0
+) -> tuple[Trainable, ...]:
+    """What the optimizer updates, in registration order: every parameter, or every adapter matrix.
+
+    ``ranks``: of a fully sharded model, the first rank's shards, cut along the first dimension.
+    """
+    if ranks:
+        return tuple(
+            Trainable(p.name, (-(-p.shape[0] // ranks), *p.shape[1:]), p.itemsize)
+            for p in trainables(architecture, lora, itemsize)
+        )
     if lora is None:
         return tuple(
             Trainable(prefix + parameter.name, parameter.shape, itemsize)
@@ -77,6 +87,8 @@ def load(sink: Sink, job: TrainingJob, architecture: Architecture) -> Loaded:
         # the head is created, then replaced by the embedding's weight
         numel = architecture.vocab_size * architecture.hidden_size
         sink.free(sink.allocate(numel * itemsize, _TEMPORARIES, "head before tying", "lm_head"))
+    if fully_sharded(job):
+        return _shard(sink, architecture, itemsize, job.sharding.data_parallel, numbers)
     if job.base_quantization != "none":
         packed = quantized_weights(architecture)
         for prefix, parameter in loaded_parameters(architecture):
@@ -89,6 +101,25 @@ def load(sink: Sink, job: TrainingJob, architecture: Architecture) -> Loaded:
     if job.precision in ("bf16_master", "bf16_master_fp32_grads"):
         for p in trainables(architecture, None, 4):
             sink.allocate(p.size_bytes, _MASTERS, "master weight", p.name)
+    return Loaded(base, base)
+
+
+def _shard(
+    sink: Sink, architecture: Architecture, itemsize: int, ranks: int, numbers: dict[str, int]
+) -> Loaded:
+    """Block by block, the root last: this rank's shards are made, then the whole parameters are freed."""
+    base = architecture.parameter_count
+    shards = trainables(architecture, None, itemsize, ranks)
+    blocks: dict[str, list[Trainable]] = {}
+    for shard in shards:
+        parts = shard.name.split(".", 2)
+        blocks.setdefault(parts[1] if parts[0] == "layers" else "", []).append(shard)
+    root = blocks.pop("", [])
+    for group in (*blocks.values(), root):
+        for shard in group:
+            sink.allocate(shard.size_bytes, _WEIGHTS, "sharded parameter", shard.name)
+        for shard in group:
+            sink.free(numbers[shard.name])
     return Loaded(base, base)
 
 

@@ -9,6 +9,7 @@ from trainmem.tape import ops
 from trainmem.tape.adapters import base_linear, lora_linear
 from trainmem.tape.attention import Kernel
 from trainmem.tape.core import Tape, Tensor
+from trainmem.tape.fully_sharded import ShardedGroup, Sharding
 
 __all__ = ["Block", "Model", "Structure"]
 
@@ -48,6 +49,8 @@ class Structure:
     period: int = 0
     wide_gradients: bool = False
     many_rows: bool = False
+    root: tuple[str, ...] = ()
+    sharded: tuple[int, int, bool, bool] | None = None
 
     @property
     def units(self) -> int:
@@ -143,6 +146,7 @@ class Model:
     structure: Structure
     outside: Block = field(init=False)
     blocks: list[Block] = field(init=False)
+    sharding: Sharding | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         names = dict(self.structure.parameters)
@@ -151,6 +155,26 @@ class Model:
             Block(self, f"layers.{index}.", names[kind], kind)
             for index, kind in enumerate(self.structure.layer_kinds)
         ]
+        self.sharding = self._sharding(names)
+
+    def _sharding(self, names: dict[str, tuple[str, ...]]) -> Sharding | None:
+        """One group a block and one for the root, which comes last."""
+        if self.structure.sharded is None:
+            return None
+        gather, reduce, casts, reshards = self.structure.sharded
+        groups = [
+            ShardedGroup(f"layers.{index}.", names[kind])
+            for index, kind in enumerate(self.structure.layer_kinds)
+        ]
+        root = ShardedGroup("", self.structure.root)
+        return Sharding(
+            tape=self.tape,
+            gather_itemsize=gather,
+            reduce_itemsize=reduce,
+            casts=casts,
+            reshards=reshards,
+            order=[*groups, root],
+        )
 
     def units(self) -> list[list[Block]]:
         """The blocks by unit."""

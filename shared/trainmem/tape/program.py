@@ -8,12 +8,13 @@ part: what comes before the blocks, each block forward, the head, each block bac
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 from trainmem.tape import ops
 from trainmem.tape.core import SizeSpec, Tape, Tensor
 from trainmem.tape.families import FORWARD
+from trainmem.tape.fully_sharded import before
 from trainmem.tape.loss_scaling import scale_and_growth
 from trainmem.tape.model import Model, Structure
 
@@ -40,6 +41,7 @@ class Part:
     sizes: tuple[int, ...]
     buckets: tuple[int, ...]
     names: tuple[str, ...]
+    streams: tuple[int, ...]
     once: frozenset[int]
 
 
@@ -108,11 +110,20 @@ def compiled(structure: Structure) -> Program:
     model = Model(tape, structure)
     tape.block = -1
     tape.boundary(("forward", -1))
+    sharding = model.sharding
+    if sharding is not None:
+        tape.on_gradient = sharding.take_gradient
+        sharding.unshard(sharding.order[-1])
     if structure.autocast:
         with tape.autocasting(structure.autocast):
             loss: Tensor = FORWARD[structure.family](model)
     else:
         loss = FORWARD[structure.family](model)
+    if sharding is not None:
+        root = sharding.order[-1]
+        sharding.reshard(root)
+        sharding.end_forward()
+        loss = before(tape, loss, partial(sharding.before_backward, root))
     if structure.scaled_loss:
         with tape.filling("logits"):
             loss = ops.scale(tape, loss, "loss / accumulation")
@@ -128,6 +139,8 @@ def compiled(structure: Structure) -> Program:
         held = None
     gradient = tape.alloc((), loss.itemsize, "gradient of the loss")
     tape.backward(loss, gradient)
+    if sharding is not None:
+        sharding.end_backward()
     tape.graph_attributes.clear()
     del gradient, loss, held
     codes = list(tape.codes)
@@ -162,6 +175,7 @@ def _cut(
             sizes=tuple(distinct.setdefault(tape.size_of[key], len(distinct)) for key in keys),
             buckets=tuple(tape.bucket_of[key] for key in keys),
             names=tuple(tape.name_of[key] for key in keys),
+            streams=tuple(tape.stream_of[key] for key in keys),
             once=frozenset(index for index, key in enumerate(keys) if key in tape.once),
         )
         for label, events, frees, keys in cut

@@ -17,7 +17,7 @@ from trainmem.tape.loading import load, trainables
 from trainmem.tape.loss_scaling import unscaled
 from trainmem.tape.optimizers import Trainable, optimizer_step, rounding_of
 from trainmem.tape.program import Part, PartLabel, Program, compiled
-from trainmem.tape.structure import structure_of, unit_size, weight_itemsize
+from trainmem.tape.structure import fully_sharded, structure_of, unit_size, weight_itemsize
 
 __all__ = ["record", "size_in_bytes"]
 
@@ -47,6 +47,7 @@ class _Template:
     homes: list[PartLabel]
     buckets: list[int]
     names: list[str]
+    streams: list[int]
     place: list[int]
 
 
@@ -54,7 +55,7 @@ def _templates(program: Program, sizes: list[int], first: bool) -> list[_Templat
     """Fill in sizes; allocations of no bytes, and of the first step only in later ones, are left out."""
     templates: list[_Template] = []
     for part in program.parts:
-        place, buckets, names, count = [], [], [], 0
+        place, buckets, names, streams, count = [], [], [], [], 0
         for ordinal, size in enumerate(part.sizes):
             if sizes[size] <= 0 or (ordinal in part.once and not first):
                 place.append(-1)
@@ -62,8 +63,9 @@ def _templates(program: Program, sizes: list[int], first: bool) -> list[_Templat
             place.append(count)
             buckets.append(part.buckets[ordinal])
             names.append(part.names[ordinal])
+            streams.append(part.streams[ordinal])
             count += 1
-        templates.append(_Template([], [], buckets, names, place))
+        templates.append(_Template([], [], buckets, names, streams, place))
     for part, template in zip(program.parts, templates, strict=True):
         slots: dict[PartLabel, int] = {}
         code = template.code
@@ -156,6 +158,12 @@ class _Layout:
                 recording.events += [~(base + ordinal) for ordinal in ordinals]
         recording.bucket_of += template.buckets
         recording.op_of += template.names
+        if any(template.streams):
+            recording.stream_of.update(
+                (self._base[(direction, real)] + ordinal, stream)
+                for ordinal, stream in enumerate(template.streams)
+                if stream
+            )
         recording.module_of += [f"layers.{real}" if 0 <= real < self.layers else ""] * len(template.names)
 
     def _gradients(self, templates: list[_Template]) -> dict[str, int]:
@@ -184,7 +192,8 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
     recording.parameters = loaded.parameters
     recording.trainable_parameters = loaded.trainable_parameters
     masters = job.lora is None and job.precision in ("bf16_master", "bf16_master_fp32_grads")
-    parameters = trainables(architecture, job.lora, 4 if masters else weight_itemsize(job))
+    ranks = job.sharding.data_parallel if fully_sharded(job) else 0
+    parameters = trainables(architecture, job.lora, 4 if masters else weight_itemsize(job), ranks)
     recording.allocate(job.micro_batch * job.sequence_length * 8, _WEIGHTS, "token ids")
     if job.task == "sequence_classification":
         recording.allocate(job.micro_batch * 8, _WEIGHTS, "labels")
@@ -201,7 +210,7 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
     held: dict[str, int] = {}
     wide: dict[str, int] = {}
     for step in range(1, STEPS + 1):
-        for micro in range(job.accumulation):
+        for micro in _shown_micro_batches(job.accumulation):
             if held:
                 adding.micro_batch(step, micro)
             else:
@@ -219,6 +228,11 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
                 recording.free(wide.get(p.name, -1))
             held, wide = {}, {}
     return recording
+
+
+def _shown_micro_batches(accumulation: int) -> list[int]:
+    """The first three micro batches and the last: those between repeat the third, block for block."""
+    return sorted({*range(min(accumulation, 3)), accumulation - 1})
 
 
 def _widen(

@@ -14,7 +14,14 @@ from trainmem.tape.hardware import hardware
 from trainmem.tape.kernels import many_layer_norm_rows
 from trainmem.tape.model import Structure
 
-__all__ = ["Unsupported", "quantized_weights", "representative_layers", "structure_of", "weight_itemsize"]
+__all__ = [
+    "Unsupported",
+    "fully_sharded",
+    "quantized_weights",
+    "representative_layers",
+    "structure_of",
+    "weight_itemsize",
+]
 
 
 class Unsupported(Exception):
@@ -98,6 +105,39 @@ def quantized_weights(architecture: Architecture) -> frozenset[str]:
     return frozenset(p.name for parts in groups for p in parts if p.kind == "linear")
 
 
+def fully_sharded(job: TrainingJob) -> bool:
+    """Whether FSDP2 shards the parameters of the job."""
+    return job.sharding.mode == "fsdp2" or job.precision == "fsdp_mp_bf16"
+
+
+def _check_sharding(job: TrainingJob) -> None:
+    sharding = job.sharding
+    if sharding.mode not in ("none", "fsdp2"):
+        raise Unsupported(f"sharding.mode: the tape replays one device or FSDP2, not {sharding.mode}")
+    if sharding.tensor_parallel * sharding.pipeline_parallel > 1:
+        raise Unsupported("sharding: the tape replays neither tensor nor pipeline parallelism")
+    if sharding.offload != "none":
+        raise Unsupported(f"sharding.offload: the tape does not replay {sharding.offload}")
+    if fully_sharded(job) and (job.lora is not None or job.checkpointing == "sqrt"):
+        raise Unsupported("sharding: the tape replays FSDP2 without adapters and without segments of blocks")
+
+
+def _collectives(job: TrainingJob) -> tuple[int, int, bool, bool] | None:
+    """(bytes gathered, bytes reduced, whether shards are cast first, whether blocks are freed after forward)."""
+    if not fully_sharded(job):
+        return None
+    stored = weight_itemsize(job)
+    mixed = job.precision == "fsdp_mp_bf16"
+    return 2 if mixed else stored, 4 if mixed else stored, mixed, job.sharding.reshard_after_forward
+
+
+@lru_cache(maxsize=512)
+def _root(architecture: Architecture) -> tuple[str, ...]:
+    """Parameters outside the blocks, a tied head left out."""
+    outside = (*architecture.embeddings, *architecture.final, *architecture.head)
+    return tuple(p.name for p in outside if not (architecture.tied and p.kind == "head"))
+
+
 def named(job: TrainingJob, architecture: Architecture) -> str:
     """The model type as the config has it."""
     return str((job.config or {}).get("model_type", architecture.family))
@@ -107,9 +147,7 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
     """All of a job that decides the order of its events; ``accumulating``: gradients exist already."""
     if architecture.family not in FORWARD:
         raise Unsupported(f"model_type: the tape has no block for {named(job, architecture)}")
-    spread = job.sharding.mode != "none" or job.sharding.tensor_parallel * job.sharding.pipeline_parallel > 1
-    if spread or job.precision == "fsdp_mp_bf16" or job.sharding.offload != "none":
-        raise Unsupported("sharding: the tape replays one device that holds everything")
+    _check_sharding(job)
     kinds = architecture.layer_kinds
     unit = unit_size(job, architecture)
     inside, outside = _names(architecture)
@@ -127,7 +165,9 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
         grouped=architecture.kv_heads != architecture.heads,
         tied=architecture.tied,
         one_head=architecture.kv_heads == 1,
-        weight_itemsize=weight_itemsize(job),
+        weight_itemsize=2 if job.precision == "fsdp_mp_bf16" else weight_itemsize(job),
+        root=_root(architecture),
+        sharded=_collectives(job),
         autocast=2 if job.precision in ("amp_bf16", "amp_fp16") else 0,
         # gpt-oss has no fused attention in transformers
         attention="eager" if architecture.extra.get("attention_sinks") else job.attention,

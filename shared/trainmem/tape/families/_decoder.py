@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from trainmem.tape import ops
 from trainmem.tape.attention import scaled_dot_product
 from trainmem.tape.core import Gradients, Tape, Tensor
+from trainmem.tape.fully_sharded import before
 from trainmem.tape.fused_loss import fused_linear_cross_entropy
 from trainmem.tape.masks import causal_mask, sliding_causal_mask
 from trainmem.tape.model import Block, Model
@@ -202,6 +204,8 @@ def run_blocks(
         hidden.node, hidden.requires_grad = node, True
         del node
     mode = model.structure.checkpointing
+    if model.sharding is not None:
+        block = partial(_sharded, block)
     for index, unit in enumerate(model.units()):
         tape.block = index
         tape.boundary(("forward", index))
@@ -219,6 +223,25 @@ def run_blocks(
     tape.block = units
     tape.boundary(("forward", units))
     return hidden
+
+
+def _sharded(block: Callable[..., Tensor], parameters: Block, hidden: Tensor, *shared: object) -> Tensor:
+    """A block under FSDP: gathered before it runs, reduced after its backward.
+
+    The second run of a checkpoint finds the parameters gathered and leaves them so.
+    """
+    model = parameters.model
+    sharding, tape = model.sharding, model.tape
+    assert sharding is not None
+    group = sharding.order[model.blocks.index(parameters)]
+    again = tape.recomputing
+    if not again:
+        sharding.unshard(group)
+    hidden = before(tape, hidden, partial(sharding.after_backward, group))
+    out = block(parameters, hidden, *shared)
+    if not again:
+        sharding.reshard(group)
+    return before(tape, out, partial(sharding.before_backward, group))
 
 
 def _segment(block: Callable[..., Tensor], unit: list[Block], hidden: Tensor, *shared: object) -> Tensor:

@@ -1,0 +1,145 @@
+"""FSDP2 on one rank: every block's and the root's parameters are shards, gathered when they are used.
+
+Gather buffers live one block longer than they are needed, so that copying out of one overlaps the next; gradients
+are reduced block by block into one buffer a block, of which the sharded gradients are views.
+
+Source: torch/distributed/fsdp/_fully_shard/{_fsdp_param_group,_fsdp_collectives}.py; orders, sizes and streams
+compared with allocator traces recorded on an H200 over a fake process group. What NCCL takes outside the allocator
+is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from trainmem.tape import kernels
+from trainmem.tape.core import BUCKET, Gradients, Tape, Tensor
+
+__all__ = ["GATHER_STREAM", "REDUCE_STREAM", "ShardedGroup", "Sharding"]
+
+GATHER_STREAM = 1
+REDUCE_STREAM = 2
+
+
+@dataclass(slots=True)
+class ShardedGroup:
+    """Parameters that are gathered and reduced together: a block's, or the root's."""
+
+    prefix: str
+    names: tuple[str, ...]
+    full: list[Tensor] = field(default_factory=list)
+    gathered: Tensor | None = None
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Sharding:
+    """All groups of a model on one rank.
+
+    ``gather_itemsize`` and ``reduce_itemsize`` are bytes of an element in collectives; ``casts``: shards are
+    cast to another dtype before they are gathered. ``reshards``: a block's parameters are freed after forward.
+    """
+
+    tape: Tape
+    gather_itemsize: int
+    reduce_itemsize: int
+    casts: bool
+    reshards: bool
+    order: list[ShardedGroup] = field(default_factory=list)
+    _pending: Tensor | None = None
+    _reduced: Tensor | None = None
+
+    def unshard(self, group: ShardedGroup) -> None:
+        """Gather a group's parameters; the buffer of the group before it dies when this one is copied out."""
+        if group.full:
+            return
+        self._gather(group)
+        self._copy_out(group)
+        self._pending, group.gathered = group.gathered, None
+
+    def reshard(self, group: ShardedGroup) -> None:
+        """Free a group's whole parameters after its forward."""
+        if self.reshards:
+            group.full.clear()
+
+    def end_forward(self) -> None:
+        """The last gather buffer dies with the root's forward."""
+        self._pending = None
+
+    def before_backward(self, group: ShardedGroup) -> None:
+        """Wait for a group's parameters and start to gather those of the group that comes next."""
+        if not group.full:
+            if group.gathered is None:
+                self._gather(group)
+            self._copy_out(group)
+            group.gathered = None
+        place = self.order.index(group)
+        if place > 0:
+            following = self.order[place - 1]
+            if not following.full and following.gathered is None:
+                self._gather(following)
+
+    def after_backward(self, group: ShardedGroup) -> None:
+        """Free the whole parameters and reduce the gradients to this rank's share."""
+        tape = self.tape
+        group.full.clear()
+        self._reduced = None
+        with tape.filling("communication"):
+            self._reduced = tape.scratch(
+                (kernels.sharded_whole, group.names, self.reduce_itemsize), "reduce-scatter input"
+            )
+            tape.scratch(
+                (kernels.chunk_cat_metadata, group.names, self.reduce_itemsize), "chunk_cat metadata"
+            )
+        last = group.gradients.pop(group.names[-1], None)
+        group.gradients.clear()
+        size = (kernels.sharded_part, group.names, self.reduce_itemsize)
+        shard = tape.on_stream(REDUCE_STREAM, size, "reduce-scatter output", BUCKET["gradients"])
+        del last
+        if not tape.accumulating:
+            tape.gradients[group.prefix + group.names[0]] = shard
+
+    def end_backward(self) -> None:
+        """The root's gradients are reduced last."""
+        self.after_backward(self.order[-1])
+        self._reduced = None
+
+    def take_gradient(self, name: str, grad: Tensor) -> None:
+        """A whole gradient waits for its group's reduction."""
+        for group in self.order:
+            local = name.removeprefix(group.prefix)
+            if name.startswith(group.prefix) and local in group.names:
+                group.gradients[local] = grad.alias()
+                return
+
+    def _gather(self, group: ShardedGroup) -> None:
+        tape = self.tape
+        bucket = BUCKET["communication"]
+        share = (kernels.sharded_part, group.names, self.gather_itemsize)
+        whole = (kernels.sharded_whole, group.names, self.gather_itemsize)
+        cast = tape.on_stream(GATHER_STREAM, share, "all-gather input", bucket) if self.casts else None
+        group.gathered = tape.on_stream(GATHER_STREAM, whole, "all-gather output", bucket)
+        del cast
+
+    def _copy_out(self, group: ShardedGroup) -> None:
+        tape = self.tape
+        with tape.filling("communication"):
+            for name in group.names:
+                group.full.append(tape.alloc((f"p:{name}",), self.gather_itemsize, "gathered parameter"))
+            metadata = (kernels.split_copy_metadata, group.names, self.gather_itemsize)
+            tape.scratch(metadata, "split_with_sizes_copy metadata")
+
+
+def before(tape: Tape, tensor: Tensor, run: Callable[[], None]) -> Tensor:
+    """The same tensor; ``run`` is called when its gradient is known, before what made it runs backward."""
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        run()
+        grad: Tensor = grads[0]
+        return [grad.alias()]
+
+    out = tensor.alias()
+    if tape.wants_grad(tensor):
+        out.node, out.requires_grad = tape.node("fsdp hook", [tensor], backward), True
+    return out
