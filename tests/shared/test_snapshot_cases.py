@@ -471,3 +471,32 @@ def test_every_example_makes_a_page() -> None:
         page = render_page(understood(make.example_bytes(name)))
         assert page.count("<script") == 2
         assert "http" not in page.replace("http-equiv", "")
+
+
+def test_the_profilers_categories_are_taken() -> None:
+    """Snapshots of ``torch.profiler`` say themselves what a block holds; "unknown" leaves it to us."""
+    tape = Tape()
+    for category in ("PARAMETER", "optimizer_state", "gradient", "activation", "temporary", "unknown"):
+        tape.add("alloc", tape.top, 2 * MIB, category=category)
+        tape.top += 2 * MIB
+    tape.events[0]["category"] = ""
+    found = device(snap(tape)).buckets_at_peak
+    for bucket in ("optimizer_state", "gradients", "activations", "temporaries"):
+        assert found[bucket] == 2 * MIB
+    assert found["weights"] == 4 * MIB
+
+
+def test_what_the_program_says_of_itself() -> None:
+    """torch 2.10 lets a program tag its allocations."""
+    tape = Tape()
+    for _ in range(2):
+        for name in ("forward", "backward", "optimizer"):
+            tape.add("alloc", tape.top, MIB, user_metadata=name)
+            tape.top += MIB
+    tape.events[0]["user_metadata"] = ""
+    found = device(snap(tape))
+    assert [(span.phase, span.step) for span in found.timetable.spans[1:4]] == [
+        ("forward", 1),
+        ("backward", 1),
+        ("optimizer", 1),
+    ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from trainmem.buckets import BUCKETS, Bucket
@@ -57,7 +59,7 @@ class DeviceAnalysis:
     @property
     def peak_reserved_bytes(self) -> int:
         """What ``torch.cuda.max_memory_reserved`` would have read."""
-        return max(self.curves.reserved)
+        return self.curves.most_reserved
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,21 +74,31 @@ class Analysis:
 
 def analyse(snapshot: Snapshot) -> Analysis:
     """Replay, phases, buckets, call sites, leaks and failures of every device."""
-    facts = judge_stacks(snapshot)
-    traces = [snapshot.trace(device) for device in snapshot.devices()]
-    traces += [trace for trace in snapshot.traces if trace.kind == "host"]
-    return Analysis(
-        snapshot=snapshot,
-        facts=facts,
-        devices=tuple(_analyse_device(snapshot, facts, trace) for trace in traces),
-    )
+    with _without_collector():
+        facts = judge_stacks(snapshot)
+        traces = [snapshot.trace(device) for device in snapshot.devices()]
+        traces += [trace for trace in snapshot.traces if trace.kind == "host"]
+        devices = tuple(_analyse_device(snapshot, facts, trace) for trace in traces)
+    return Analysis(snapshot=snapshot, facts=facts, devices=devices)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Hundreds of thousands of tuples are made here and none is garbage; looking for it takes a tenth more."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _analyse_device(snapshot: Snapshot, facts: StackFacts, trace: Trace) -> DeviceAnalysis:
     replay = replay_device(snapshot, trace)
     curves = curves_of(trace, replay)
-    timetable = find_phases(trace, facts, snapshot.annotations, curves.allocated)
-    attribution = attribute(trace, replay, facts, timetable)
+    timetable = find_phases(trace, facts, snapshot.annotations, snapshot.strings, curves.allocated)
+    attribution = attribute(trace, replay, facts, timetable, snapshot.strings)
     steps = step_peaks(timetable, curves.allocated)
     at_peak = live_at(replay, curves.peak)
     blocks, bucket_of = replay.blocks, attribution.bucket_of

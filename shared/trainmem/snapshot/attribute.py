@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 
 from trainmem.buckets import BUCKETS
 from trainmem.snapshot.frames import Mark
@@ -33,6 +34,16 @@ _COMMUNICATION = BUCKETS.index("communication")
 _TEMPORARIES = BUCKETS.index("temporaries")
 _WORKSPACE = BUCKETS.index("workspace")
 
+_CATEGORIES = {
+    "parameter": _WEIGHTS,
+    "optimizer_state": _STATE,
+    "gradient": _GRADIENTS,
+    "activation": _ACTIVATIONS,
+    "input": _ACTIVATIONS,
+    "temporary": _TEMPORARIES,
+}
+"""Names of ``torch.profiler``'s categories."""
+
 
 @dataclass(slots=True)
 class Attribution:
@@ -44,9 +55,31 @@ class Attribution:
     """The number of spans for a block that was never freed, or only freed because the program had failed."""
 
 
-def attribute(trace: Trace, replay: Replay, facts: StackFacts, timetable: Timetable) -> Attribution:
+def attribute(
+    trace: Trace, replay: Replay, facts: StackFacts, timetable: Timetable, strings: Sequence[str]
+) -> Attribution:
     """The bucket of every block of a device."""
-    return _Attributor(trace, replay, facts, timetable).run()
+    attribution = _Attributor(trace, replay, facts, timetable).run()
+    categories = trace.words.get("category")
+    if categories is not None:
+        _take_categories(attribution, replay, categories, strings)
+    return attribution
+
+
+def _take_categories(
+    attribution: Attribution, replay: Replay, categories: Sequence[int], strings: Sequence[str]
+) -> None:
+    """The profiler's own categories, in the files it makes, where they say more than "unknown"."""
+    known = {number: _CATEGORIES.get(strings[number].lower()) for number in set(categories)}
+    for block, start in enumerate(replay.blocks.start):
+        bucket = known[categories[start]] if start != BEFORE else None
+        if bucket is not None:
+            attribution.bucket_of[block] = bucket
+
+
+def _positions(values: bytearray, wanted: int) -> list[int]:
+    is_wanted = bytes(value == wanted for value in range(256))
+    return list(compress(range(len(values)), values.translate(is_wanted))) if wanted in values else []
 
 
 @dataclass(slots=True)
@@ -77,21 +110,17 @@ class _Attributor:
                 ends[number] = self.never
 
     def run(self) -> Attribution:
+        """Judge every combination of stack, start and end once, then the blocks by their sizes."""
         blocks = self.replay.blocks
-        judged: dict[tuple[int, int, int], int] = {}
-        bucket_of = bytearray(len(blocks))
-        gradients, first_kind = _GRADIENTS, min(KINDS)
-        by_kind: dict[int, list[int]] = {kind: [] for kind in KINDS}
-        for number, key in enumerate(zip(blocks.stack, self.span_starts, self.span_ends, strict=True)):
-            verdict = judged.get(key)
-            if verdict is None:
-                verdict = judged[key] = self._judge(*key)
-            if verdict == gradients and not self._freed_by_zero_grad(number):
+        keys = list(zip(blocks.stack, self.span_starts, self.span_ends, strict=True))
+        judged = {key: self._judge(*key) for key in set(keys)}
+        bucket_of = bytearray(map(judged.__getitem__, keys))
+        # Only blocks from before the recording are gradients by where they were freed, and those come first.
+        for number in range(blocks.start.count(BEFORE)):
+            if bucket_of[number] == _GRADIENTS and not self._freed_by_zero_grad(number):
                 # The program may have let go of its model and all at the end of the recording.
-                verdict = Kind.BEFORE
-            bucket_of[number] = verdict
-            if verdict >= first_kind:
-                by_kind[verdict].append(number)
+                bucket_of[number] = Kind.BEFORE
+        by_kind = {kind: _positions(bucket_of, kind) for kind in KINDS}
         judge = SizeJudge(
             trace=self.trace,
             blocks=blocks,

@@ -32,7 +32,6 @@ class Fragmentation:
     """When the most was allocated."""
 
     most_bytes: int
-    most_instant: int
     at_end_bytes: int
     idle_segments_bytes: int
     """Whole segments that are free at the end; ``torch.cuda.empty_cache()`` would give them back."""
@@ -46,8 +45,7 @@ class Fragmentation:
 
 def fragmentation_of(snapshot: Snapshot, trace: Trace, curves: Curves) -> Fragmentation:
     """Fragmentation of one device, or of pinned host memory."""
-    gaps = list(map(sub, curves.reserved, curves.allocated))
-    most = max(gaps)
+    allocated, reserved = curves.allocated, curves.reserved
     used, largest = _use_of_segments(snapshot)
     segments = snapshot.segments
     idle = private = 0
@@ -75,10 +73,9 @@ def fragmentation_of(snapshot: Snapshot, trace: Trace, curves: Curves) -> Fragme
             )
     held.sort(key=lambda segment: segment.used_bytes - segment.size_bytes)
     return Fragmentation(
-        at_peak_bytes=max(gaps[curves.peak], 0),
-        most_bytes=max(most, 0),
-        most_instant=gaps.index(most),
-        at_end_bytes=max(gaps[-1], 0),
+        at_peak_bytes=max(reserved[curves.peak] - allocated[curves.peak], 0),
+        most_bytes=max(0, max(map(sub, reserved, allocated))),
+        at_end_bytes=max(reserved[-1] - allocated[-1], 0),
         idle_segments_bytes=idle,
         private_pool_bytes=private,
         held=tuple(held[:_MOST_SEGMENTS]),

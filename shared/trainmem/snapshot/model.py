@@ -114,11 +114,9 @@ class Trace:
     stack: array[int]
     """Number in `Snapshot.stacks`; -1 where no frames were recorded."""
 
-    stream: array[int] | None = None
     forward_stack: array[int] | None = None
     words: Mapping[str, array[int]] = field(default_factory=dict)
-    """Numbers into `Snapshot.strings` under ``pool``, ``compile_context``, ``user_metadata``, ``category``.
-    """
+    """Numbers into `Snapshot.strings` under ``user_metadata`` and ``category``, where the file has them."""
 
     device_free_bytes: Mapping[int, int] = field(default_factory=dict)
     """Free memory of the device at each out-of-memory event, by event number."""

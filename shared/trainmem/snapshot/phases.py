@@ -61,7 +61,11 @@ class Timetable:
 
 
 def find_phases(
-    trace: Trace, facts: StackFacts, annotations: Sequence[Annotation], allocated: Sequence[int]
+    trace: Trace,
+    facts: StackFacts,
+    annotations: Sequence[Annotation],
+    strings: Sequence[str],
+    allocated: Sequence[int],
 ) -> Timetable:
     """Phases from named regions where there are some, from stacks everywhere else, else from the shape of the
     curve.
@@ -69,6 +73,7 @@ def find_phases(
     ``allocated`` is the curve after 0, 1, 2, ... events.
     """
     votes = _votes(trace, facts)
+    _count_metadata(votes, trace, strings)
     marked = _annotated(trace, annotations)
     for start, end, vote in marked:
         votes[start:end] = bytes([vote]) * (end - start)
@@ -108,6 +113,22 @@ def _votes(trace: Trace, facts: StackFacts) -> bytearray:
     return votes
 
 
+def _vote_of_name(name: str) -> Vote | None:
+    return next((vote for pattern, vote in _ANNOTATED if pattern.search(name)), None)
+
+
+def _count_metadata(votes: bytearray, trace: Trace, strings: Sequence[str]) -> None:
+    """A program may say itself what it is doing (``torch.cuda.memory._set_memory_metadata``)."""
+    metadata = trace.words.get("user_metadata")
+    if metadata is None:
+        return
+    said = {number: _vote_of_name(strings[number]) for number in set(metadata)}
+    for event, number in enumerate(metadata):
+        vote = said[number]
+        if vote is not None:
+            votes[event] = vote
+
+
 def _annotated(trace: Trace, annotations: Sequence[Annotation]) -> list[tuple[int, int, Vote]]:
     """Ranges of events inside regions whose name is a phase, outer ones first. Needs times in order."""
     times = trace.time_us
@@ -116,7 +137,7 @@ def _annotated(trace: Trace, annotations: Sequence[Annotation]) -> list[tuple[in
     regions: list[tuple[int, int, Vote]] = []
     open_starts: dict[str, list[int]] = {}
     for annotation in annotations:
-        vote = next((vote for pattern, vote in _ANNOTATED if pattern.search(annotation.name)), None)
+        vote = _vote_of_name(annotation.name)
         if vote is None or annotation.device != trace.device:
             continue
         starts = open_starts.setdefault(annotation.name, [])

@@ -185,11 +185,7 @@ class _Delivery:
             raise ValueError("columns of different lengths")
         for key in ("stack", "forward_stack"):
             self._within(columns.get(key, ()), len(stacks))
-        words = {
-            key: columns[key]
-            for key in ("pool", "compile_context", "user_metadata", "category")
-            if key in columns
-        }
+        words = {key: columns[key] for key in ("user_metadata", "category") if key in columns}
         for values in words.values():
             self._within(values, len(self.strings))
         return Trace(
@@ -200,7 +196,6 @@ class _Delivery:
             size=columns["size"],
             time_us=columns["time_us"],
             stack=columns["stack"],
-            stream=columns.get("stream"),
             forward_stack=columns.get("forward_stack"),
             words=words,
             device_free_bytes={int(event): int(free) for event, free in part["device_free_bytes"]},

@@ -48,6 +48,9 @@ class Replay:
 
     blocks: Blocks
     events: int
+    allocated: list[int] | None
+    """Allocated bytes after 0, 1, 2, ... events; ``None`` when sizes were put right afterwards."""
+
     reserved_at_start_bytes: int
     segment_events: list[int]
     is_exact: bool
@@ -94,6 +97,7 @@ def replay_device(snapshot: Snapshot, trace: Trace) -> Replay:
     return Replay(
         blocks=player.blocks,
         events=len(trace),
+        allocated=player.levels if wrong == 0 else None,
         reserved_at_start_bytes=before.total_bytes,
         segment_events=changes,
         is_exact=follows
@@ -154,6 +158,7 @@ class _Player:
         self.pending: dict[int, int] = {}
         self.out_of_memory: list[int] = []
         self.free_at_failure: list[list[tuple[int, int]]] = []
+        self.levels: list[int] = []
         self.unplaced = 0
         self.uncertain_seeds = 0
         self.unmatched_frees = 0
@@ -231,6 +236,9 @@ class _Player:
             or bool(trace.action.count(Action.SEGMENT_MAP))
         )
         unplaced = 0
+        now = sum(size for size, end in zip(sizes, ends, strict=True) if end != BEFORE)
+        levels = [now]
+        record = levels.append
 
         for event, (action, address, size) in enumerate(
             zip(trace.action, trace.address, trace.size, strict=True)
@@ -249,18 +257,19 @@ class _Player:
                     block = room
                 elif follows:
                     unplaced += 1
-                number = len(starts)
                 lost = live.get(address)
                 if lost is not None:
                     ends[lost] = event
+                    now -= sizes[lost]
                     self.missed_frees += 1
-                live[address] = number
+                live[address] = len(starts)
                 starts.append(event)
                 ends.append(events)
                 requests.append(size)
                 sizes.append(block)
                 addresses.append(address)
                 stacks.append(-1)
+                now += block
             elif action == 2:  # FREE_REQUESTED
                 freed = live.pop(address, None)
                 if freed is None:
@@ -268,24 +277,24 @@ class _Player:
                 else:
                     ends[freed] = event
                     pending[address] = freed
+                    now -= sizes[freed]
             elif action == 3 or action == 11:  # FREE_COMPLETED, FREE
-                if action == 11 or address not in pending:
+                freed = pending.pop(address, None) if action == 3 else None
+                if freed is None:
                     freed = live.pop(address, None)
                     if freed is None:
                         self.double_frees += 1
-                        continue
-                    ends[freed] = event
-                else:
-                    freed = pending.pop(address)
-                if not follows:
-                    continue
-                end = address + sizes[freed]
-                if end in size_at and end not in walls:
-                    end += size_at.pop(end)
-                if address in start_of_end and address not in walls:
-                    address = start_of_end.pop(address)
-                size_at[address] = end - address
-                start_of_end[end] = address
+                    else:
+                        ends[freed] = event
+                        now -= sizes[freed]
+                if follows and freed is not None:
+                    end = address + sizes[freed]
+                    if end in size_at and end not in walls:
+                        end += size_at.pop(end)
+                    if address in start_of_end and address not in walls:
+                        address = start_of_end.pop(address)
+                    size_at[address] = end - address
+                    start_of_end[end] = address
             elif action == Action.SEGMENT_ALLOC:
                 extents.add_segment(address, size)
             elif action == Action.SEGMENT_FREE:
@@ -297,7 +306,9 @@ class _Player:
             elif action == Action.OOM and len(self.out_of_memory) < _MOST_FAILURES:
                 self.out_of_memory.append(event)
                 self.free_at_failure.append(nlargest(_RANGES_KEPT, size_at.items(), key=itemgetter(1)))
+            record(now)
         self.unplaced = unplaced
+        self.levels = levels
         self._name_stacks()
 
     def settle(self, at_end: dict[int, _EndBlock]) -> int:

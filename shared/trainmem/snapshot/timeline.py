@@ -24,23 +24,22 @@ class Curves:
 
     allocated: array[int]
     reserved: array[int]
+    peak: int
+    """The first instant at which the most is allocated."""
 
-    @property
-    def peak(self) -> int:
-        """The first instant at which the most is allocated."""
-        return self.allocated.index(max(self.allocated))
+    most_reserved: int
 
 
 def curves_of(trace: Trace, replay: Replay) -> Curves:
     """The two curves of a replayed trace."""
-    blocks = replay.blocks
-    deltas = [0] * (replay.events + 2)
-    for start, end, size in zip(blocks.start, blocks.end, blocks.size, strict=True):
-        if end != BEFORE:
-            deltas[start + 1] += size
-            deltas[end + 1] -= size
-    del deltas[replay.events + 1 :]
-    return Curves(allocated=_summed(deltas), reserved=_reserved(trace, replay))
+    allocated = _array(replay.allocated if replay.allocated is not None else _summed(replay))
+    reserved = _reserved(trace, replay)
+    return Curves(
+        allocated=allocated,
+        reserved=reserved,
+        peak=allocated.index(max(allocated)),
+        most_reserved=max(reserved),
+    )
 
 
 def live_at(replay: Replay, instant: int) -> Sequence[int]:
@@ -68,8 +67,14 @@ def _constant(level: int, count: int) -> array[int]:
     return _array([level]) * count
 
 
-def _summed(deltas: list[int]) -> array[int]:
-    return _array(list(accumulate(deltas)))
+def _summed(replay: Replay) -> list[int]:
+    blocks = replay.blocks
+    deltas = [0] * (replay.events + 2)
+    for start, end, size in zip(blocks.start, blocks.end, blocks.size, strict=True):
+        if end != BEFORE:
+            deltas[start + 1] += size
+            deltas[end + 1] -= size
+    return list(accumulate(deltas[:-1]))
 
 
 def _array(values: list[int]) -> array[int]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from heapq import nlargest
 from itertools import accumulate, compress, repeat
-from operator import lt
+from operator import add, lt, not_
 from typing import Any
 
 from trainmem.buckets import BUCKETS
@@ -25,7 +25,7 @@ from trainmem.snapshot.replay import BEFORE
 __all__ = ["view_of"]
 
 _MOST_BLOCKS = 8000
-_STOPS = 720
+_STOPS = 480
 _MOST_SITES = 48
 _MOST_STACKS = 24
 _MOST_FRAMES = 40
@@ -40,16 +40,19 @@ def view_of(analysis: Analysis, device: DeviceAnalysis) -> dict[str, Any]:
     """The drawing of one device, as JSON."""
     blocks, curves = device.replay.blocks, device.curves
     instants = len(curves.allocated) - 1
-    numbers = [number for number, end in enumerate(blocks.end) if end != BEFORE]
-    sites = _SiteNames(analysis, device)
+    pending = blocks.end.count(BEFORE)
+    numbers = (
+        [number for number, end in enumerate(blocks.end) if end != BEFORE] if pending else range(len(blocks))
+    )
+    names = _Names(analysis, device)
     stops: list[int] = []
     rest: list[dict[str, Any]] = []
     if len(numbers) > _MOST_BLOCKS:
         least = _least_size(blocks.size, numbers)
         stops = _stops(device)
-        small = [number for number in numbers if blocks.size[number] < least]
-        rest = _summed(device, sites, small, stops)
-        numbers = [number for number in numbers if blocks.size[number] >= least]
+        is_large = list(map(least.__le__, map(blocks.size.__getitem__, numbers)))
+        rest = _summed(device, names, list(compress(numbers, map(not_, is_large))), stops)
+        numbers = list(compress(numbers, is_large))
     return {
         "name": name_of(device),
         "instants": instants,
@@ -59,15 +62,15 @@ def view_of(analysis: Analysis, device: DeviceAnalysis) -> dict[str, Any]:
             "start": _steps(blocks.start[number] + 1 for number in numbers),
             "length": [blocks.end[number] - blocks.start[number] for number in numbers],
             "bytes": [blocks.size[number] for number in numbers],
-            "bucket": [device.attribution.bucket_of[number] for number in numbers],
-            "site": [sites.number(number) for number in numbers],
-            "phase": [_phase(device, number) for number in numbers],
+            "bucket": [names.bucket[number] for number in numbers],
+            "site": [names.site[number] for number in numbers],
+            "phase": [names.phase[number] for number in numbers],
         },
         "stops": {"at": stops, "bytes": [curves.allocated[at] for at in stops]},
         "rest": rest,
         "reserved": _reserved(device),
-        "sites": sites.names,
-        "stacks": sites.stacks(),
+        "sites": names.sites,
+        "stacks": names.stacks(),
         "spans": [
             [PHASES.index(span.phase), span.step, span.start, span.end]
             for span in device.timetable.spans[:_MOST_SPANS]
@@ -89,12 +92,6 @@ def _least_size(sizes: Sequence[int], numbers: Sequence[int]) -> int:
     return least
 
 
-def _phase(device: DeviceAnalysis, number: int) -> int:
-    span = device.attribution.span_of_start[number]
-    spans = device.timetable.spans
-    return _BEFORE_PHASE if span < 0 or not spans else PHASES.index(spans[span].phase)
-
-
 def _steps(values: Any) -> list[int]:
     """Differences between neighbours: shorter to write than the values."""
     result: list[int] = []
@@ -105,46 +102,46 @@ def _steps(values: Any) -> list[int]:
     return result
 
 
-class _SiteNames:
-    """Numbers for the call sites that fill most; all the others share one."""
+class _Names:
+    """Bucket, call site and phase of every block, as numbers. Sites that fill little share one."""
 
     def __init__(self, analysis: Analysis, device: DeviceAnalysis) -> None:
-        self._analysis = analysis
-        self._device = device
+        self._stacks = analysis.snapshot.stacks
+        self._at_peak = device.call_sites_at_peak
         facts, blocks = analysis.facts, device.replay.blocks
-        stacks, starts = blocks.stack, blocks.start
         weight = [0] * len(facts.sites)
-        for stack, size, start, end in zip(stacks, blocks.size, starts, blocks.end, strict=True):
-            if end != BEFORE:
-                weight[stack] += size * (end - start)
-        named: dict[str, int] = {}
-        for stack, heavy in enumerate(weight):
-            if heavy:
-                named[facts.sites[stack]] = named.get(facts.sites[stack], 0) + heavy
+        for stack, size, start, end in zip(blocks.stack, blocks.size, blocks.start, blocks.end, strict=True):
+            weight[stack] += size * (end - start)
+        heavy: dict[str, int] = {}
+        for site, filled in zip(facts.sites, weight, strict=True):
+            if filled > 0:
+                heavy[site] = heavy.get(site, 0) + filled
         # Whatever fills the peak has its name, however short it lives.
-        first = [site.site for site in device.call_sites_at_peak[: _MOST_SITES // 2]]
-        ranked = dict.fromkeys([*first, *nlargest(_MOST_SITES, named, key=named.__getitem__)])
-        self.names = [*list(ranked)[:_MOST_SITES], _OTHER_SITES]
-        index = {name: number for number, name in enumerate(self.names)}
-        other = len(self.names) - 1
-        self._of_stack = [index.get(site, other) for site in facts.sites]
-        self._before = index.get(BEFORE_SITE, other)
+        first = [site.site for site in self._at_peak[: _MOST_SITES // 2]]
+        ranked = dict.fromkeys([*first, *nlargest(_MOST_SITES, heavy, key=heavy.__getitem__)])
+        self.sites = [*list(ranked)[:_MOST_SITES], _OTHER_SITES]
+        index = {name: number for number, name in enumerate(self.sites)}
+        other = len(self.sites) - 1
+        site_of_stack = [index.get(site, other) for site in facts.sites]
+        self.site = list(map(site_of_stack.__getitem__, blocks.stack))
+        for number in range(blocks.start.count(BEFORE)):
+            if blocks.stack[number] < 0:
+                self.site[number] = index.get(BEFORE_SITE, other)
+        phase_of_span = [PHASES.index(span.phase) for span in device.timetable.spans]
+        # Span -1, before the recording, finds the last entry.
+        phase_of_span = [*phase_of_span, _BEFORE_PHASE] if phase_of_span else [_BEFORE_PHASE]
+        self.phase = list(map(phase_of_span.__getitem__, device.attribution.span_of_start))
+        self.bucket = device.attribution.bucket_of
 
-    def number(self, block: int) -> int:
-        blocks = self._device.replay.blocks
-        stack = blocks.stack[block]
-        if stack < 0 and blocks.start[block] == BEFORE:
-            return self._before
-        return self._of_stack[stack]
+    def key(self, block: int) -> tuple[int, int, int]:
+        return self.bucket[block], self.site[block], self.phase[block]
 
     def stacks(self) -> list[list[str]]:
         """An example stack for the first call sites, in the order of the names."""
-        known = {site.site: site.stack for site in self._device.call_sites_at_peak}
+        known = {site.site: site.stack for site in self._at_peak}
         return [
-            folded(self._analysis.snapshot.stacks, known[name])[:_MOST_FRAMES]
-            if known.get(name, -1) >= 0
-            else []
-            for name in self.names[:_MOST_STACKS]
+            folded(self._stacks, known[name])[:_MOST_FRAMES] if known.get(name, -1) >= 0 else []
+            for name in self.sites[:_MOST_STACKS]
         ]
 
 
@@ -164,28 +161,30 @@ def _stops(device: DeviceAnalysis) -> list[int]:
 
 
 def _summed(
-    device: DeviceAnalysis, sites: _SiteNames, numbers: list[int], stops: list[int]
+    device: DeviceAnalysis, names: _Names, numbers: list[int], stops: list[int]
 ) -> list[dict[str, Any]]:
     """Bytes of blocks by bucket, call site and phase at the stops; what is small everywhere is put together."""
-    blocks, bucket_of = device.replay.blocks, device.attribution.bucket_of
+    blocks = device.replay.blocks
     firsts = list(map(bisect_right, repeat(stops), map(blocks.start.__getitem__, numbers)))
     lasts = list(map(bisect_right, repeat(stops), map(blocks.end.__getitem__, numbers)))
-    changes: dict[tuple[int, int, int], list[int]] = {}
     seen = compress(zip(numbers, firsts, lasts, strict=True), map(lt, firsts, lasts))
+    sizes, end = blocks.size, len(stops) + 1
+    changes: dict[tuple[int, int, int], list[int]] = {}
     for number, first, last in seen:
-        key = (bucket_of[number], sites.number(number), _phase(device, number))
+        key = names.key(number)
         row = changes.get(key)
         if row is None:
-            row = changes[key] = [0] * (len(stops) + 1)
-        row[first] += blocks.size[number]
-        row[last] -= blocks.size[number]
+            row = changes[key] = [0] * end
+        size = sizes[number]
+        row[first] += size
+        row[last] -= size
     rows = {key: list(accumulate(row[:-1])) for key, row in changes.items()}
     kept = nlargest(_MOST_ROWS, rows, key=lambda key: max(rows[key]))
     merged: dict[tuple[int, int, int], list[int]] = {key: rows.pop(key) for key in kept}
-    other = len(sites.names) - 1
+    other = len(names.sites) - 1
     for (bucket, _, phase), row in rows.items():
         key = (bucket, other, phase)
-        merged[key] = [a + b for a, b in zip(merged[key], row, strict=True)] if key in merged else row
+        merged[key] = list(map(add, merged[key], row)) if key in merged else row
     return [
         {"bucket": bucket, "site": site, "phase": phase, "bytes": _steps(row)}
         for (bucket, site, phase), row in merged.items()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 from .refusal import Refusal
 from .stacks import StackTable
-from .values import column, integer, integers
+from .values import integer, integers, pieces
 
 __all__ = ["ACTIONS", "UNKNOWN_ACTION", "Trace", "pool_name", "tabulate_trace"]
 
@@ -27,7 +28,8 @@ ACTIONS = {
 """Numbers of the actions; "free" is a request and its completion in one, in files that a viewer wrote."""
 
 UNKNOWN_ACTION = 0
-_WORDS = (("compile_context", "N/A"), ("user_metadata", ""), ("category", ""))
+_FIELDS = ("action", "addr", "size", "time_us", "frames")
+_WORDS = ("user_metadata", "category")
 
 
 class Trace:
@@ -43,40 +45,59 @@ def tabulate_trace(
 ) -> Trace:
     """The columns of a trace. Counts actions that are not known in ``unknown``."""
     trace = Trace(device, kind)
-    columns = trace.columns
-    actions = column(events, "action")
-    names = set(map(type, actions))
-    if not names <= {str}:
-        raise Refusal("action: not a string")
-    for name in set(actions) - ACTIONS.keys():
-        unknown[name[:60]] = unknown.get(name[:60], 0) + actions.count(name)
-    numbers = {name: ACTIONS.get(name, UNKNOWN_ACTION) for name in set(actions)}
-    columns["action"] = array("B", bytes(map(numbers.__getitem__, actions)))
-    columns["address"] = integers(column(events, "addr"), "addr", 0)
-    columns["size"] = integers(column(events, "size"), "size", 0)
-    columns["time_us"] = integers(column(events, "time_us"), "time_us", 0)
-    columns["stack"] = table.stacks(column(events, "frames"))
-    streams = column(events, "stream")
-    if set(map(type, streams)) != {int} or any(streams):
-        columns["stream"] = integers(streams, "stream", 0)
-    if events and "pool_id" in events[0]:
-        pools = column(events, "pool_id")
-        if set(map(type, pools)) != {tuple} or pools.count((0, 0)) != len(pools):
-            columns["pool"] = array("I", [table.string(pool_name(value)) for value in pools])
-    for key, usual in _WORDS:
-        # Every writer that knows a key gives it to every event.
-        if events and key in events[0]:
-            values = column(events, key)
-            if values.count(usual) != len(values):
-                columns[key] = array("I", map(table.string, values))
-    forward = [event for event in events if "forward_frames" in event]
-    if forward:
-        columns["forward_stack"] = table.tracebacks(column(events, "forward_frames"))
-    out_of_memory = [number for number, name in enumerate(actions) if name == "oom"]
+    # Every writer that knows a key gives it to every event.
+    words = tuple(key for key in _WORDS if key in events[0])
+    actions, addresses, sizes, times = array("B"), array("Q"), array("Q"), array("Q")
+    stacks, tags = array("i"), [array("I") for _ in words]
+    empty = table.string("")
+    for action, address, size, time_us, frames, *others in pieces(events, (*_FIELDS, *words)):
+        actions.frombytes(_numbers(action, unknown))
+        addresses.extend(integers(address, "addr", 0))
+        sizes.extend(integers(size, "size", 0))
+        times.extend(integers(time_us, "time_us", 0))
+        stacks.extend(table.stacks(frames))
+        for tag, values in zip(tags, others, strict=True):
+            usual = values.count("") == len(values)
+            tag.extend([empty] * len(values) if usual else map(table.string, values))
+    trace.columns = {
+        "action": actions,
+        "address": addresses,
+        "size": sizes,
+        "time_us": times,
+        "stack": stacks,
+    }
+    for key, tag in zip(words, tags, strict=True):
+        if tag.count(empty) != len(tag):
+            trace.columns[key] = tag
+    if any("forward_frames" in event for event in events):
+        trace.columns["forward_stack"] = table.tracebacks([event.get("forward_frames") for event in events])
     trace.header["device_free_bytes"] = [
-        [number, integer(events[number].get("device_free"), "device_free", 0)] for number in out_of_memory
+        [number, integer(events[number].get("device_free"), "device_free", 0)]
+        for number in _positions(actions.tobytes(), ACTIONS["oom"])
     ]
     return trace
+
+
+def _numbers(actions: Sequence[Any], unknown: dict[str, int]) -> bytes:
+    try:
+        return bytes(map(ACTIONS.__getitem__, actions))
+    except (KeyError, TypeError):
+        pass
+    for name in actions:
+        if type(name) is not str:
+            raise Refusal("action: not a string")
+        if name not in ACTIONS:
+            unknown[name[:60]] = unknown.get(name[:60], 0) + 1
+    return bytes(ACTIONS.get(name, UNKNOWN_ACTION) for name in actions)
+
+
+def _positions(data: bytes, value: int) -> list[int]:
+    found: list[int] = []
+    at = data.find(value)
+    while at >= 0:
+        found.append(at)
+        at = data.find(value, at + 1)
+    return found
 
 
 def pool_name(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 from .refusal import Refusal
@@ -58,14 +59,17 @@ class StackTable:
             number = self._stacks_by_id[id(frames)] = self._intern(frames)
         return number
 
-    def stacks(self, column: list[Any]) -> array[int]:
+    def stacks(self, column: Sequence[Any]) -> array[int]:
         """The numbers of many stacks, one an event."""
-        identities = list(map(id, column))
         known = self._stacks_by_id
-        for identity, frames in dict(zip(identities, column, strict=True)).items():
-            if identity not in known:
-                known[identity] = self.stack(frames)
-        return array("i", map(known.__getitem__, identities))
+        identities = list(map(id, column))
+        try:
+            return array("i", list(map(known.__getitem__, identities)))
+        except KeyError:
+            for identity, frames in zip(identities, column, strict=True):
+                if identity not in known:
+                    known[identity] = self.stack(frames)
+        return array("i", list(map(known.__getitem__, identities)))
 
     def tracebacks(self, column: list[Any]) -> array[int]:
         """The numbers of stacks written as lines of text, the outermost call first, as Python prints them."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
 from .refusal import Refusal
 
-__all__ = ["column", "integer", "integers", "objects"]
+__all__ = ["integer", "integers", "objects", "pieces"]
 
 _END = 1 << 64
+_ROWS_AT_ONCE = 1000
 _MISSING = object()
 
 
@@ -25,15 +27,21 @@ def objects(value: Any, what: str) -> list[dict[str, Any]]:
     return value
 
 
-def column(rows: list[dict[str, Any]], key: str, default: Any = None) -> list[Any]:
-    """One key of every row."""
-    try:
-        return list(map(itemgetter(key), rows))
-    except KeyError:
-        return [row.get(key, default) for row in rows]
+def pieces(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> Iterator[list[tuple[Any, ...]]]:
+    """Several keys of every row, missing ones as None: one tuple a key, a thousand rows at a time.
+
+    So each row is visited once, while it is in the processor's cache, and no column is ever whole.
+    """
+    get = itemgetter(*keys)
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        part = rows[start : start + _ROWS_AT_ONCE]
+        try:
+            yield list(zip(*map(get, part), strict=True))
+        except KeyError:
+            yield list(zip(*([row.get(key) for key in keys] for row in part), strict=True))
 
 
-def integers(values: list[Any], what: str, default: int | None = None) -> array[int]:
+def integers(values: Sequence[Any], what: str, default: int | None = None) -> array[int]:
     """A column of integers from 0 to 2^64 - 1. ``default`` stands for missing ones; ``None`` refuses them."""
     if set(map(type, values)) <= {int}:
         try:
