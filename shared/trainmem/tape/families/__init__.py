@@ -18,6 +18,7 @@ from trainmem.tape.families import (
     olmo2,
     opt,
     phi3,
+    qwen2,
     qwen3,
     qwen3_moe,
 )
@@ -36,7 +37,7 @@ FORWARD: dict[str, Callable[[Model], Tensor]] = {
     "gpt_oss": gpt_oss.forward,
     "mixtral": mixtral.forward,
     "modernbert": modernbert.forward,
-    "qwen2": llama.forward,
+    "qwen2": qwen2.forward,
     "qwen3": qwen3.forward,
     "qwen3_moe": qwen3_moe.forward,
     "olmo2": olmo2.forward,

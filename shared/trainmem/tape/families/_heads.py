@@ -13,7 +13,9 @@ __all__ = ["classification_loss", "decoder_loss"]
 
 
 def decoder_loss(model: Model, hidden: Tensor, embedding: str) -> Tensor:
-    """The language model's head, tied to ``embedding`` or its own, and its loss."""
+    """The classifier's head and loss, or the language model's, tied to ``embedding`` or of its own."""
+    if model.structure.task == "sequence_classification":
+        return _last_token_loss(model, hidden)
     head = model.outside.weight(embedding if model.structure.tied else "lm_head.weight")
     if model.extra("logits_soft_cap") and model.structure.loss == "standard":
         return _capped_loss(model, hidden, head)
@@ -29,6 +31,35 @@ def _capped_loss(model: Model, hidden: Tensor, head: ops.Weight) -> Tensor:
         logits = ops.unary(tape, "tanh", logits, saves_input=False)
         logits = ops.scale(tape, logits, "soft cap")
     return causal_loss(model, logits)
+
+
+def _last_token_loss(model: Model, hidden: Tensor) -> Tensor:
+    """ForSequenceClassification of a decoder (modeling_layers.py): scores at the last token that is no padding."""
+    tape = model.tape
+    logits = ops.linear(tape, hidden, model.outside.weight("score.weight"), "labels")
+    with tape.module("last token"):
+        other = tape.alloc(("b", "s"), 1, "tokens that are no padding")
+        mask = tape.alloc(("b", "s"), 4, "tokens that are no padding")
+        del other
+        indices = tape.alloc(("s",), 4, "token indices")
+        product = tape.alloc(("b", "s"), 4, "token indices")
+        last = tape.alloc(("b",), 8, "last token")
+        del product
+        pooled = _picked(tape, logits, last)
+    loss = classification_loss(model, pooled)
+    del mask, indices, last, logits
+    return loss
+
+
+def _picked(tape: Tape, logits: Tensor, last: Tensor) -> Tensor:
+    """logits[arange(b), last]; backward adds the gradient into zeros, after sorting the indices."""
+    shape, itemsize = logits.shape, logits.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [tape.alloc(shape, itemsize, "index backward")]
+
+    rows = tape.alloc(("b",), 8, "batch rows")
+    return tape.op("index", [logits], ("b", "labels"), itemsize, backward, saves=[rows, last])
 
 
 def classification_loss(model: Model, logits: Tensor) -> Tensor:

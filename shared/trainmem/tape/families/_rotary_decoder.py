@@ -8,12 +8,13 @@ from typing import TypeAlias
 from trainmem.tape import ops
 from trainmem.tape.activations import activation
 from trainmem.tape.core import Tensor
-from trainmem.tape.families._decoder import masks, positions, rms_norm, run_blocks, token_ids
+from trainmem.tape.families._decoder import ByKind, masks, positions, rms_norm, run_blocks, token_ids
 from trainmem.tape.families._heads import decoder_loss
+from trainmem.tape.masks import causal_mask, sliding_causal_mask
 from trainmem.tape.model import Block, Model
 from trainmem.tape.rotary import rotary_tables
 
-__all__ = ["Norm", "Tables", "gated_mlp", "rotary_decoder", "rotary_width"]
+__all__ = ["Norm", "Tables", "gated_mlp", "masks_by_kind", "rotary_decoder", "rotary_width"]
 
 Tables: TypeAlias = tuple[Tensor, Tensor]
 """cos and sin."""
@@ -41,11 +42,20 @@ def gated_mlp(block: Block, x: Tensor) -> Tensor:
     )
 
 
+def masks_by_kind(model: Model) -> Tensor | ByKind | None:
+    """A mask for full blocks and, where there are any, one for sliding blocks."""
+    full = causal_mask(model)
+    if not any(kind.startswith("sliding") for kind in model.structure.layer_kinds):
+        return full
+    return ByKind({"full_attention": full, "sliding_attention": sliding_causal_mask(model)})
+
+
 def rotary_decoder(
     model: Model,
     block: Callable[..., Tensor],
     *,
     norm: Norm = rms_norm,
+    masks: Callable[[Model], Tensor | ByKind | None] = masks,
     table_itemsize: int = 0,
     table_width: str = "d",
 ) -> Tensor:

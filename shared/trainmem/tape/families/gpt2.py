@@ -9,12 +9,12 @@ from trainmem.tape.families._decoder import (
     QUERY,
     SCORES,
     attend,
-    language_loss,
     masks,
     positions,
     run_blocks,
     token_ids,
 )
+from trainmem.tape.families._heads import decoder_loss
 from trainmem.tape.model import Block, Model
 
 __all__ = ["forward"]
@@ -95,5 +95,4 @@ def forward(model: Model) -> Tensor:
     hidden = run_blocks(model, handed, _block, mask, at)
     hidden = outside.layer_norm(hidden, "ln_f")
     del tokens, places, mask, at
-    head = outside.weight("wte.weight") if model.structure.tied else outside.weight("lm_head.weight")
-    return language_loss(model, hidden, head)
+    return decoder_loss(model, hidden, "wte.weight")

@@ -9,7 +9,7 @@ from trainmem.tape.families._rotary_decoder import Tables, gated_mlp, rotary_dec
 from trainmem.tape.model import Block, Model
 from trainmem.tape.rotary import KEY, QUERY, apply_rotary
 
-__all__ = ["attention", "forward"]
+__all__ = ["attention", "decoder_layer", "forward"]
 
 
 def attention(
@@ -28,7 +28,8 @@ def attention(
     return block.linear(out, "self_attn.o_proj", "h"), weights
 
 
-def _block(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None, at: Tensor) -> Tensor:
+def decoder_layer(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None, at: Tensor) -> Tensor:
+    """LlamaDecoderLayer."""
     tape = block.model.tape
     residual = hidden
     hidden = rms_norm(block, hidden, "input_layernorm")
@@ -42,4 +43,4 @@ def _block(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None, at
 
 def forward(model: Model) -> Tensor:
     """LlamaForCausalLM.forward with labels."""
-    return rotary_decoder(model, _block)
+    return rotary_decoder(model, decoder_layer)

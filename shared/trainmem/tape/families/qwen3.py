@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainmem.tape import ops
 from trainmem.tape.core import Tensor
 from trainmem.tape.families._decoder import attention_and_weights, rms_norm, value_copies
-from trainmem.tape.families._rotary_decoder import Tables, gated_mlp, rotary_decoder
+from trainmem.tape.families._rotary_decoder import Tables, gated_mlp, masks_by_kind, rotary_decoder
 from trainmem.tape.model import Block, Model
 from trainmem.tape.rotary import KEY, QUERY, apply_rotary
 
@@ -55,4 +55,4 @@ def _block(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None, at
 
 def forward(model: Model) -> Tensor:
     """Qwen3ForCausalLM.forward with labels."""
-    return rotary_decoder(model, _block)
+    return rotary_decoder(model, _block, masks=masks_by_kind)
