@@ -70,3 +70,27 @@ def test_a_foreach_step_can_be_the_peak():
     foreach, fused = board(job).gap, board({**job, "optimizer": "adamw_fused"}).gap
     assert foreach.instant.startswith("optimizer step")
     assert foreach.peak_bytes - fused.peak_bytes == pytest.approx(2 * 8_030_261_248, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "reshard", "checkpointing", "gib"),
+    [
+        (8, False, "none", 16.66),
+        (8, True, "none", 14.96),
+        (64, True, "none", 13.45),
+        (64, True, "full", 7.07),
+    ],
+)
+def test_one_rank_of_fsdp2(ranks, reshard, checkpointing, gib):
+    """Llama 3.2 1B, fp32 shards with bf16 mixed precision, measured over a fake process group."""
+    sharding = {"mode": "fsdp2", "data_parallel": ranks, "reshard_after_forward": reshard}
+    job = {
+        "model": "llama3.2-1b",
+        "micro_batch": 2,
+        "sequence_length": 2048,
+        "precision": "fsdp_mp_bf16",
+        "checkpointing": checkpointing,
+        "sharding": sharding,
+        "device": "h200",
+    }
+    assert board(job).gap.peak_bytes / 2**30 == pytest.approx(gib, rel=0.008)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from datetime import date
 from html import escape, unescape
 from html.parser import HTMLParser
@@ -23,6 +25,7 @@ from trainmem.quiz import (
 from trainmem.quiz.grade import key_text
 from trainmem.quiz.progress import Attempt
 from trainmem_space.charts.small import small_chart
+from trainmem_space.tabs.quiz import STORAGE_KEY, STORAGE_SECRET
 from trainmem_space.views.quiz import Shown, end_view, menu_view, question_view
 
 VOID = {"input", "br", "path", "meter"}
@@ -144,3 +147,11 @@ def test_the_end_has_a_line_to_share_without_spoilers():
     html = well_formed(end_view(run))
     assert "trainmem quiz, 29 November 2026: ···" in html
     assert all(escape(question.prompt) in html for question in questions)
+
+
+def test_what_the_browser_keeps_outlives_the_server(app_url):
+    """Gradio draws a new key and secret for each process unless both are fixed."""
+    with urllib.request.urlopen(f"{app_url}config", timeout=30) as answer:
+        parts = json.load(answer)["components"]
+    kept = [part["props"] for part in parts if part["type"] == "browserstate"]
+    assert [(props["storage_key"], props["secret"]) for props in kept] == [(STORAGE_KEY, STORAGE_SECRET)]
