@@ -11,6 +11,7 @@ from trainmem_backend.measure.bench import Bench
 from trainmem_backend.measure.beside import grouped
 from trainmem_backend.measure.hostmemory import HostMemory, low_free_warning, read_host_memory
 from trainmem_backend.measure.journal import RunFolder, drop_torn_line
+from trainmem_backend.measure.kernellog import count_complaints
 from trainmem_backend.measure.largest import MOST_TRIALS, Search, predicted_largest
 from trainmem_backend.measure.nvml import Nvml
 from trainmem_backend.measure.outcome import of_exception, of_exit
@@ -142,6 +143,17 @@ def test_host_memory_of_a_spark_whose_cache_is_full(tmp_path):
 def test_host_memory_that_cannot_be_read_is_null(tmp_path):
     assert read_host_memory(tmp_path) == HostMemory()
     assert low_free_warning(HostMemory()) is None
+
+
+def test_the_kernel_s_complaints_are_counted_or_explained():
+    log = "x NV_ERR_NO_MEMORY y\nfine\nNVRM: NV_ERR_NO_MEMORY\n"
+    assert count_complaints(lambda: log).value == 2
+
+    def forbidden():
+        raise OSError("Operation not permitted")
+
+    assert count_complaints(forbidden).value is None
+    assert "not permitted" in (count_complaints(forbidden).reason or "")
 
 
 class Unsupported(Exception):

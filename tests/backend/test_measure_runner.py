@@ -160,6 +160,7 @@ def test_the_watchdog_stops_a_trial_that_eats_the_machine(harness, tmp_path, mon
     (row,) = rows_of(folder)
     assert row["outcome"] == "guard_stopped"
     assert row["guard"]["available_bytes"] < 16 * GIB
+    assert "MemAvailable" in row["guard"]["cap_reason"]
     assert row["job"]["device"] == "spark"
     assert summary.outcomes == {"guard_stopped": 1}
 

@@ -75,6 +75,25 @@ def test_engines_that_are_not_asked_again_keep_their_answers(rows):
     assert {tuple(answers) for answers in second.of_row.values()} == {("tape", "trace")}
 
 
+def test_only_missing_answers_are_asked_for_and_a_job_once(rows):
+    asked = []
+
+    def ask(job, engine):
+        asked.append(engine)
+        return exact(job, engine)
+
+    twice = [*rows, read_row(dict(rows[0].data) | {"label": "again"})]
+    first = predict(twice, engines=("tape",), ask=ask)
+    assert len(asked) == len(rows)
+    assert len(first.of_row) == len(twice)
+    predict(twice, engines=("tape",), known=first, missing_only=True, ask=ask)
+    assert len(asked) == len(rows)
+    # An error is not an answer: it is asked for again.
+    failed = predict(twice, engines=("trace",), ask=ask)
+    predict(twice, engines=("trace",), known=failed, missing_only=True, ask=ask)
+    assert asked.count("trace") == 2 * len(rows)
+
+
 def test_the_tape_s_fallback_to_the_whiteboard_is_not_an_answer_of_the_tape(rows):
     job = rows[0].job
     assert job is not None

@@ -12,6 +12,8 @@ from trainmem_backend.measure.crew import Crew
 from trainmem_backend.measure.guard.cap import refusal
 from trainmem_backend.measure.guard.dog import Watchdog
 from trainmem_backend.measure.journal import RunFolder
+from trainmem_backend.measure.kernellog import count_complaints
+from trainmem_backend.measure.nvml import Reading
 from trainmem_backend.measure.outcome import of_exit
 from trainmem_backend.measure.predict import Predictor
 from trainmem_backend.measure.process import WorkerProcess
@@ -85,7 +87,9 @@ class Attempts:
         }
         with self._lock:
             self.folder.start(trial.key, row)
-        dog = self._watch(worker, row) if machine.facts.integrated else None
+        integrated = machine.facts.integrated
+        complaints = count_complaints() if integrated else None
+        dog = self._watch(worker, row) if integrated else None
         worker.send(do="run", trial=self._as_run(trial, beside).to_json(), cap_bytes=cap.cap_bytes)
         ending = self._listen(worker)
         stopped = dog.stopped_it() if dog is not None else False
@@ -100,6 +104,8 @@ class Attempts:
             self._progress.row(written, predicted, seconds)
             return written
         row.update(ending)
+        if complaints is not None:
+            row["guard"]["nv_err_no_memory_lines"] = _more_since(complaints)
         if row["outcome"] == "oom" and not keep_oom:
             return None
         return self.write(row, seconds)
@@ -196,3 +202,11 @@ class Attempts:
         elif beside and "timing" in trial.passes:
             why = "ran beside other trials"
         return trial if why is None else trial.untimed(why)
+
+
+def _more_since(before: Reading) -> dict[str, Any]:
+    """Lines the kernel log gained, as information: good runs gain some too."""
+    after = count_complaints()
+    if before.value is None or after.value is None:
+        return {"value": None, "null_because": before.reason or after.reason}
+    return {"value": max(0, after.value - before.value)}

@@ -12,7 +12,7 @@ from typing import Any
 from trainmem_backend.measure.bench import Bench, WorkerGone
 from trainmem_backend.measure.guard.cap import Cap, DeviceFacts, cap_of
 from trainmem_backend.measure.guard.gate import Gate, named_holders
-from trainmem_backend.measure.hostmemory import low_free_warning, read_host_memory
+from trainmem_backend.measure.hostmemory import low_free_warning, read_host_memory, told
 from trainmem_backend.measure.nvml import Nvml
 from trainmem_backend.measure.process import WORKER_COMMAND, WorkerProcess
 from trainmem_backend.measure.settings import Settings, worker_environment, workers_ready
@@ -166,9 +166,12 @@ class Crew:
 
     def _found(self, message: Mapping[str, Any]) -> Machine:
         facts = DeviceFacts.from_json(message["facts"])
-        warning = low_free_warning(read_host_memory(self.meminfo.parent)) if facts.integrated else None
-        if warning is not None:
-            self._note(warning)
+        if facts.integrated:
+            host = read_host_memory(self.meminfo.parent)
+            self._note(told(host))
+            warning = low_free_warning(host)
+            if warning is not None:
+                self._note(warning)
         gate = Gate.for_device(
             integrated=facts.integrated,
             used=self._used_on_host if facts.integrated else lambda: self._nvml.memory_used_bytes().value,

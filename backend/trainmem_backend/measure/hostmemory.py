@@ -8,7 +8,7 @@ from typing import Any
 
 from trainmem.units import KIB, format_gib
 
-__all__ = ["HostMemory", "low_free_warning", "read_host_memory"]
+__all__ = ["HostMemory", "low_free_warning", "read_host_memory", "told"]
 
 _HUGE_PAGE_ORDER = 9
 _LITTLE_FREE = 0.5
@@ -72,6 +72,19 @@ def _huge_blocks(proc: Path) -> int | None:
             if order >= _HUGE_PAGE_ORDER
         )
     return total
+
+
+def told(memory: HostMemory) -> str:
+    """The memory in one line, for a machine whose GPU shares it; what is not known is left out."""
+    parts = (
+        ("total", memory.total_bytes),
+        ("available", memory.available_bytes),
+        ("free", memory.free_bytes),
+        ("cached files", memory.cached_bytes),
+        ("free swap", memory.swap_free_bytes),
+    )
+    known = ", ".join(f"{name} {format_gib(size)}" for name, size in parts if size is not None)
+    return f"one pool for CPU and GPU: {known}; sized by what is available"
 
 
 def low_free_warning(memory: HostMemory) -> str | None:

@@ -3,7 +3,7 @@ measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 import trainmem
@@ -14,6 +14,8 @@ from trainmem.results.published import predictions_for
 __all__ = ["Ask", "predict"]
 
 Ask = Callable[[TrainingJob, str], Prediction]
+
+_SAVED_EVERY = 10
 
 
 def ask_engine(job: TrainingJob, engine: str) -> Prediction:
@@ -33,18 +35,39 @@ def ask_engine(job: TrainingJob, engine: str) -> Prediction:
 
 
 def predict(
-    rows: Iterable[MeasuredRow],
+    rows: Sequence[MeasuredRow],
     *,
     engines: Iterable[str] = ENGINES,
     known: Predictions | None = None,
+    missing_only: bool = False,
     ask: Ask = ask_engine,
+    save: Callable[[Predictions], None] = lambda _: None,
 ) -> Predictions:
-    """Predictions for ``rows``. What ``known`` holds of engines that are not asked is kept."""
+    """Predictions for ``rows``; a job that several rows measured is asked once.
+
+    What ``known`` holds of engines that are not asked is kept, and with ``missing_only`` every answer that it
+    holds. ``save`` gets the predictions so far from time to time: tracing hundreds of jobs takes a while.
+    """
     asked = tuple(engines)
-    answers: dict[str, Mapping[str, Prediction]] = {}
+    answers: dict[str, Mapping[str, Prediction]] = dict(known.of_row) if known is not None else {}
+    fresh: dict[tuple[str, str], Prediction] = {}
+
+    def answer(job: TrainingJob, engine: str) -> Prediction:
+        name = (repr(job), engine)
+        if name not in fresh:
+            fresh[name] = ask(job, engine)
+            if len(fresh) % _SAVED_EVERY == 0:
+                save(predictions_for(rows, answers, version=trainmem.__version__))
+        return fresh[name]
+
     for row in rows:
         if row.job is None or row.kind != "step" or row.outcome != "ok":
             continue
-        before = dict(known.of_row.get(row.id, {})) if known is not None else {}
-        answers[row.id] = before | {engine: ask(row.job, engine) for engine in asked}
+        before = dict(answers.get(row.id, {}))
+        wanted = [
+            engine
+            for engine in asked
+            if not (missing_only and engine in before and before[engine].error is None)
+        ]
+        answers[row.id] = before | {engine: answer(row.job, engine) for engine in wanted}
     return predictions_for(rows, answers, version=trainmem.__version__)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import trainmem
-from trainmem.results import ENGINES, predictions, published_rows
+from trainmem.results import ENGINES, Predictions, predictions, published_rows
 from trainmem_backend.publish.answers import predict
 from trainmem_backend.publish.card import accuracy_table
 from trainmem_backend.publish.folder import bundle, predictions_text, push, write_folder
@@ -25,6 +25,7 @@ def publish(
     title: str,
     repo: str | None,
     bundle_name: str | None,
+    missing_only: bool = False,
 ) -> int:
     """0, or 1 where rows were refused. Raises ``ValueError`` for wrong input."""
     for engine in engines:
@@ -44,10 +45,14 @@ def publish(
         merged = merge([published_rows(), fresh.rows])
         merged.refused += fresh.refused
     _report(merged)
-    known = predict(merged.rows, engines=engines, known=predictions())
+
+    def save(known: Predictions) -> None:
+        if bundled or bundle_name is not None:
+            (package / "predictions.json").write_text(predictions_text(known), encoding="utf-8")
+
+    known = predict(merged.rows, engines=engines, known=predictions(), missing_only=missing_only, save=save)
     write_folder(merged, known, out, title=title)
-    if bundled or bundle_name is not None:
-        (package / "predictions.json").write_text(predictions_text(known), encoding="utf-8")
+    save(known)
     print(accuracy_table(merged.rows, known), end="")  # noqa: T201
     _say(f"written: {out}")
     if repo is not None:

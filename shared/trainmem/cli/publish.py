@@ -30,6 +30,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--engines", default=",".join(ENGINES), help=f"engines to ask (default: {','.join(ENGINES)})"
     )
+    parser.add_argument(
+        "--missing", action="store_true", help="ask an engine only where it has not answered yet"
+    )
     parser.add_argument("--title", default="Training memory, measured", help="title of the card")
     parser.add_argument("--repo", help="push the folder to this Hugging Face dataset, owner/name")
     parser.add_argument(
@@ -53,4 +56,5 @@ def run(args: argparse.Namespace) -> int:
         title=args.title,
         repo=args.repo,
         bundle_name=args.bundle,
+        missing_only=args.missing,
     )

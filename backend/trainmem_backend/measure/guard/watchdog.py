@@ -82,6 +82,7 @@ def _row(template: Mapping[str, Any], what: Watch, available: int, lowest_read_s
             "stopped before the machine could hang"
         ),
         "guard": {
+            **(template.get("guard") or {}),
             "available_bytes": available,
             "floor_bytes": what.floor_bytes,
             "interval_seconds": what.interval_seconds,

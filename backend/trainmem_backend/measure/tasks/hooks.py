@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainmem_backend.measure.device import Device
@@ -33,6 +34,21 @@ class AttentionWatch(TorchDispatchMode):
         kernel = ATTENTION_KERNELS.get(func.overloadpacket.__name__)
         if kernel is not None:
             self.seen[kernel] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class AttentionCalls(TorchFunctionMode):
+    """Counts calls of scaled_dot_product_attention: those that no fused kernel served were plain mathematics,
+    which is taken apart before a dispatch mode can see it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the function, and count it when it is attention."""
+        self.calls += func is torch.nn.functional.scaled_dot_product_attention
         return func(*args, **(kwargs or {}))
 
 
@@ -78,11 +94,13 @@ class SavedTensors:
 def hooks_pass(workload: Any, device: Device) -> dict[str, Any]:
     """One more step with everything watched; its times and its peak mean nothing."""
     saved = SavedTensors(workload.model)
-    attention = AttentionWatch()
-    loss_dtype = None
-    with torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda tensor: tensor), attention:
+    attention, calls = AttentionWatch(), AttentionCalls()
+    with torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda tensor: tensor), attention, calls:
         loss = workload.forward()
-        loss_dtype = str(loss.dtype).removeprefix("torch.")
+    loss_dtype = str(loss.dtype).removeprefix("torch.")
+    plain = calls.calls - attention.seen.total()
+    if plain > 0:
+        attention.seen["math"] = plain
     counted = saved.to_json()
     with attention:
         workload.backward(loss)
