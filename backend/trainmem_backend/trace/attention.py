@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -128,8 +130,13 @@ def run_kernel(
     *,
     scale: float | None,
     enable_gqa: bool,
+    adding_in_place: Callable[[], AbstractContextManager[None]],
 ) -> Any:
-    """Call the kernel's own op, as `scaled_dot_product_attention` does after choosing it."""
+    """Call the kernel's own op, as `scaled_dot_product_attention` does after choosing it.
+
+    The math path adds the mask to the scores in place, except for tensor subclasses, fake ones included:
+    ``adding_in_place`` makes additions cost nothing inside.
+    """
     needs_lse = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     bias = _additive(mask, query.dtype) if kernel != "math" else mask
     if kernel == "cudnn":
@@ -152,17 +159,17 @@ def run_kernel(
         return aten._scaled_dot_product_efficient_attention(
             query, key, value, bias, needs_lse, dropout, is_causal, scale=scale
         )[0]
-    return aten._scaled_dot_product_attention_math(
-        query, key, value, mask, dropout, is_causal, None, scale=scale, enable_gqa=enable_gqa
-    )[0]
+    with adding_in_place():
+        return aten._scaled_dot_product_attention_math(
+            query, key, value, mask, dropout, is_causal, None, scale=scale, enable_gqa=enable_gqa
+        )[0]
 
 
 def _additive(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     """convert_boolean_attn_mask: a bool mask becomes 0 and -inf in the query's dtype."""
     if mask is None or mask.dtype is not torch.bool:
         return mask
-    zeros = torch.zeros_like(mask, dtype=dtype)
-    return torch.where(mask, zeros, float("-inf"))
+    return torch.where(mask, 0.0, aten.scalar_tensor.default(float("-inf"), dtype=dtype))
 
 
 def _padded_bias(bias: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

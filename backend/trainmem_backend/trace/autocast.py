@@ -93,14 +93,6 @@ def _promote(op: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _plain(op: Any) -> Callable[..., Any]:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(_OFF):
-            return op(*args, **kwargs)
-
-    return kernel
-
-
 _ON_BOTH_LOWER = {
     "_convolution.deprecated",
     "conv1d",
@@ -148,7 +140,7 @@ def _kernels() -> dict[str, Callable[..., Any]]:
         if torch._C._dispatch_has_kernel_for_dispatch_key(full, "AutocastCPU"):
             op = _overload(name)
             if op is not None:
-                found[name] = _plain(op)
+                found[name] = torch.library.fallthrough_kernel
     return found
 
 

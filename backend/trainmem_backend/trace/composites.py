@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from trainmem_backend.trace.attention import choose_kernel, run_kernel
-from trainmem_backend.trace.gpu import GpuTraits
+from trainmem_backend.trace.record_mode import RecordMode
 
 __all__ = ["cuda_composites"]
 
@@ -18,8 +18,10 @@ aten = torch.ops.aten
 
 
 @contextlib.contextmanager
-def cuda_composites(traits: GpuTraits) -> Iterator[None]:
+def cuda_composites(record_mode: RecordMode) -> Iterator[None]:
     """Inside, `scaled_dot_product_attention` and `dropout` become the ops that CUDA runs."""
+
+    traits = record_mode.traits
 
     def attention(
         query: torch.Tensor,
@@ -34,7 +36,16 @@ def cuda_composites(traits: GpuTraits) -> Iterator[None]:
     ) -> Any:
         kernel = choose_kernel(traits, query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
         return run_kernel(
-            kernel, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            kernel,
+            query,
+            key,
+            value,
+            attn_mask,
+            dropout_p,
+            is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+            adding_in_place=record_mode.adding_in_place,
         )
 
     def dropout(tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainmem.job import TrainingJob
 from trainmem.recording import Recording
 from trainmem_backend.trace.gpu import gpu_traits
+from trainmem_backend.trace.libraries import load_libraries
 from trainmem_backend.trace.session import tracing
 from trainmem_backend.workload import build_workload
 
@@ -13,6 +14,7 @@ __all__ = ["trace"]
 
 def trace(job: TrainingJob, *, steps: int = 3) -> Recording:
     """Record the job's first steps: the real model, autograd and optimizer on fake tensors."""
+    load_libraries(job)
     with tracing(gpu_traits(job.device)) as session:
         recorder = session.recorder
         recorder.mark(0, "setup")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from collections.abc import Iterator
 from unittest import mock
@@ -10,7 +11,24 @@ from unittest import mock
 import torch.optim  # noqa: F401  (loads the modules patched below)
 from torch._subclasses.fake_tensor import FakeTensor
 
-__all__ = ["patched_libraries"]
+from trainmem.job import TrainingJob
+from trainmem_backend.trace.errors import TraceError
+
+__all__ = ["load_libraries", "patched_libraries"]
+
+
+def load_libraries(job: TrainingJob) -> None:
+    """Import what the job needs before a virtual GPU is in place: bitsandbytes looks for a real one then."""
+    modules = ["transformers"]
+    if job.lora is not None:
+        modules.append("peft")
+    if job.base_quantization != "none" or job.optimizer in ("adamw8bit", "paged_adamw8bit", "lion8bit"):
+        modules.append("bitsandbytes")
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise TraceError(f"this job needs {module}, which is not installed: {error}") from error
 
 
 def _never(tensor: object) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -39,6 +40,9 @@ class RecordMode(TorchDispatchMode):
         self.workspaces: set[tuple[str, bool]] = set()
         self.answers = answers.Answers()
         self.in_op = False
+        self._adds_in_place = False
+        self.python_kernels: dict[Any, Callable[..., Any]] = {}
+        self.function_mode: Any = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -55,6 +59,10 @@ class RecordMode(TorchDispatchMode):
         """Run one op."""
         if func is _DEVICE:
             return func(*args)
+        if func in self.python_kernels:
+            # Written in Python, so it allocates and calls ops itself, as the program around it does.
+            with self, self.function_mode:
+                return self.python_kernels[func](*args, **(kwargs or {}))
         self.in_op = True
         try:
             return self._run(func, args, kwargs or {}, sys._getframe(1).f_code is ENGINE_CODE)
@@ -89,8 +97,8 @@ class RecordMode(TorchDispatchMode):
         if not on_device:
             return self._on_host(func, args, kwargs, any_fake=any_fake, any_tensor=any_tensor)
         recorder.op = func._opname if hasattr(func, "_opname") else str(func)
-        if from_engine and func is ADD:
-            return self._accumulate(args, kwargs)
+        if func is ADD and (from_engine or self._adds_in_place):
+            return self._accumulate(args, kwargs, certain=not from_engine)
         rule = rule_for(func)
         if rule is not None:
             result = rule(KernelCall(recorder, self.traits, self.workspaces, func, args, kwargs))
@@ -118,13 +126,22 @@ class RecordMode(TorchDispatchMode):
         with unset_fake_temporarily():
             return func(*args, **kwargs)
 
-    def _accumulate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The engine adds two gradients; where CUDA adds in place, the sum takes over the first's memory."""
+    @contextlib.contextmanager
+    def adding_in_place(self) -> Iterator[None]:
+        """Inside, the sum of two tensors takes over the first one's memory."""
+        before, self._adds_in_place = self._adds_in_place, True
+        try:
+            yield
+        finally:
+            self._adds_in_place = before
+
+    def _accumulate(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, certain: bool) -> Any:
+        """Add two tensors; where CUDA does so in place, the sum takes over the first one's memory."""
         recorder = self.recorder
         first = args[0]
-        in_place = recorder.is_device(first) and adds_in_place(first, args[1])
+        in_place = recorder.is_device(first) and (certain or adds_in_place(first, args[1]))
         result = ADD(*args, **kwargs)
-        if in_place and result.dtype == first.dtype:
+        if in_place and result.dtype == first.dtype and result.shape == first.shape:
             recorder.adopt(result, recorder.release(first))
         else:
             recorder.watch(result)

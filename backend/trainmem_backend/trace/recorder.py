@@ -32,6 +32,7 @@ class Recorder:
         self.op = ""
         self.step = 0
         self.phase: Phase = "setup"
+        self.managed_bytes = 0
         self.on_allocate: Callable[[int], None] | None = None
         self._numbers: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
         self._live: set[int] = set()

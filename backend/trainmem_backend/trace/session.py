@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -10,9 +11,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainmem_backend.trace.accumulation import last_reference
 from trainmem_backend.trace.autocast import cuda_autocast
+from trainmem_backend.trace.bitsandbytes import cuda_kernels, virtual_bitsandbytes
 from trainmem_backend.trace.composites import cuda_composites
 from trainmem_backend.trace.gpu import GpuTraits
 from trainmem_backend.trace.libraries import patched_libraries
+from trainmem_backend.trace.liger import virtual_liger
+from trainmem_backend.trace.modules import virtual_modules
 from trainmem_backend.trace.record_mode import RecordMode
 from trainmem_backend.trace.recorder import Recorder
 from trainmem_backend.trace.virtual_cuda import VirtualCuda, patched_cuda
@@ -27,6 +31,7 @@ class TraceSession:
         self.recorder = Recorder()
         self.record_mode = RecordMode(self.recorder, traits)
         self.cuda = VirtualCuda(self.record_mode)
+        self.record_mode.function_mode = self.cuda
 
 
 @contextlib.contextmanager
@@ -38,9 +43,14 @@ def tracing(traits: GpuTraits) -> Iterator[TraceSession]:
     last_reference()
     with contextlib.ExitStack() as stack:
         stack.enter_context(cuda_autocast())
-        stack.enter_context(cuda_composites(traits))
+        stack.enter_context(cuda_composites(session.record_mode))
         stack.enter_context(patched_cuda(session.cuda))
         stack.enter_context(patched_libraries())
+        stack.enter_context(virtual_modules(fake_mode))
+        stack.enter_context(virtual_liger())
+        if "bitsandbytes" in sys.modules:
+            session.record_mode.python_kernels = cuda_kernels()
+            stack.enter_context(virtual_bitsandbytes(session.recorder))
         stack.enter_context(fake_mode)
         stack.enter_context(session.record_mode)
         stack.enter_context(session.cuda)

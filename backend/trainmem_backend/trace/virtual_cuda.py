@@ -39,7 +39,6 @@ _LIKE_FACTORIES = {
         "randint_like",
     )
 }
-_DROPPED = object()
 
 
 def _is_cuda(device: Any) -> bool:
@@ -63,6 +62,7 @@ class VirtualCuda(TorchFunctionMode):
             torch.Tensor.cpu: self._cpu,
             torch.Tensor.pin_memory: self._same,
             torch.Tensor.record_stream: self._nothing,
+            torch.Tensor.data_ptr: self._data_ptr,
         }
         for factory in factories:
             self._handlers[factory] = self._factory
@@ -95,6 +95,9 @@ class VirtualCuda(TorchFunctionMode):
 
     def _get_device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         return 0 if self._on_device(args[0]) else -1
+
+    def _data_ptr(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        return 0 if isinstance(args[0], FakeTensor) else func(*args)
 
     def _same(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return args[0]
@@ -176,6 +179,10 @@ class VirtualCuda(TorchFunctionMode):
             if device is not None and device.type == "meta":
                 options["device"] = device
             return torch.Tensor.to(tensor, dtype=target, copy=copy, **options)
+        if not on_device and (move := getattr(tensor, "move_to_device", None)) is not None:
+            with self:
+                packed: torch.Tensor = move(tensor)
+            return packed
         with self.placing("host" if on_device else "device"):
             return torch.Tensor.to(tensor, dtype=target, copy=True, **options)
 
@@ -279,6 +286,7 @@ def patched_cuda(mode: VirtualCuda, *, memory: Any = None) -> Iterator[None]:
         "current_stream": lambda *a: _Stream(),
         "default_stream": lambda *a: _Stream(),
         "device": lambda *a: _Stream(),
+        "device_of": lambda *a: _Stream(),
     }
     if memory is not None:
         cuda |= memory
@@ -289,7 +297,15 @@ def patched_cuda(mode: VirtualCuda, *, memory: Any = None) -> Iterator[None]:
             return _CUDA
         return own_device(tensor)
 
+    run_backward = torch.autograd.graph._engine_run_backward
+
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        """Backward runs Python too (checkpoints, hooks, custom functions), and that must see the device."""
+        with mode:
+            return run_backward(*args, **kwargs)
+
     with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(torch.autograd, "_engine_run_backward", backward))
         stack.enter_context(mock.patch.object(FakeTensor, "device", property(device)))
         for name, value in cuda.items():
             if hasattr(torch.cuda, name):

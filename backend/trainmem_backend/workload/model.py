@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -81,11 +82,10 @@ def _fuse_loss(model_type: str) -> None:
     apply = MODEL_TYPE_TO_APPLY_LIGER_FN.get(model_type)
     if apply is None:
         raise JobError(f"loss: liger_fused does not know {model_type}; use standard")
-    options = {"rope": False, "rms_norm": False, "swiglu": False, "geglu": False, "layer_norm": False}
-    accepted = apply.__code__.co_varnames[: apply.__code__.co_argcount]
+    others = dict.fromkeys(("rope", "rms_norm", "swiglu", "geglu", "layer_norm", "cross_entropy"), False)
+    accepted = inspect.signature(apply).parameters
     apply(
-        **{name: value for name, value in options.items() if name in accepted},
-        cross_entropy=False,
+        **{name: value for name, value in others.items() if name in accepted},
         fused_linear_cross_entropy=True,
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from trainmem_backend.trace.kernels.registry import KernelCall, rule
 
 __all__: list[str] = []
@@ -53,26 +55,46 @@ def _efficient_forward(call: KernelCall) -> Any:
 
 @rule("_scaled_dot_product_efficient_attention_backward")
 def _efficient_backward(call: KernelCall) -> Any:
-    """Gradients, then the row sums of output x gradient in fp32, then the workspace of the gradient of q.
+    """Gradients, then the row sums of output x gradient, then the kernel's workspace.
 
-    The workspace holds fp32 tiles of 64 x 64, each with a lock, a counter and padding (GradQTempStorage in
-    mem_eff_attention/kernel_backward.h).
+    fp32 kernels get the row sums from tensor ops, 16-bit ones make them themselves (kKernelComputesDelta).
     """
     result = call.outputs(call.result())
     recorder = call.recorder
-    gradient, query, output = call.args[0], call.args[1], call.args[5]
-    batch, heads, length, width = query.shape
+    gradient, query, key, value = call.args[:4]
+    batch, heads, length, _ = query.shape
     rows = batch * heads * length
-    casts = []
-    if gradient.element_size() != 4:
-        casts = [recorder.allocate(4 * t.numel()) for t in (gradient, output)]
-    product = recorder.allocate(4 * gradient.numel())
-    sums = recorder.allocate(4 * rows)
-    delta = recorder.allocate(4 * rows)
-    for number in (sums, product, *reversed(casts)):
-        recorder.free(number)
-    tiles = -(-length // 64) * -(-width // 64)
-    workspace = recorder.allocate(batch * heads * tiles * (64 * 64 + 4) * 4)
-    recorder.free(workspace)
+    if query.element_size() == 4:
+        product = recorder.allocate(4 * gradient.numel())
+        sums = recorder.allocate(4 * rows)
+        delta = recorder.allocate(4 * rows)
+        recorder.free(sums)
+        recorder.free(product)
+    else:
+        delta = recorder.allocate(4 * rows)
+    workspace = batch * heads * _workspace_elements(query, key, value)
+    recorder.scratch(4 * workspace)
     recorder.free(delta)
     return result
+
+
+def _workspace_elements(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> int:
+    """fp32 words of workspace for each batch and head, in mem_eff_attention/kernel_backward.h.
+
+    The gradient of q is summed in tiles, each with a lock, a counter and padding (GradQTempStorage). In 16 bit
+    and beyond 128 dimensions the gradients of k and v do not fit in registers and are summed there too. The
+    blocks' sizes are those of kernels/generate_kernels.py on GPUs with 160 KiB of shared memory or more.
+    """
+    batch, heads, length, width = query.shape
+    keys, value_width = key.shape[-2], value.shape[-1]
+    most = max(width, value_width)
+    is_half = query.element_size() == 2
+    block_rows = 128 if most > 64 else 64
+    block_keys = 128 if is_half and 64 < most <= 128 else 64
+    tiles = -(-length // block_rows) * -(-width // block_keys)
+    elements = tiles * (block_rows * block_keys + 4)
+    if is_half and most > 128:
+        splits = max(1, min(-(-keys // block_keys), 200 // (batch * heads)))
+        for size in (width, value_width):
+            elements += splits * block_keys * (-(-size // block_rows) * block_rows)
+    return elements

@@ -170,6 +170,10 @@ def _reduce(call: KernelCall, dims: Any, accumulator_bytes: int = 4) -> Any:
     values = 8 if tensor.element_size() == 2 else 4
     if tensor.dtype in (torch.float64, torch.int64):
         accumulator_bytes = max(accumulator_bytes, 8)
+    if result.dtype != tensor.dtype and not tensor.is_floating_point():
+        # Integers are first converted to the result's dtype (make_reduction_from_out_ty in ReduceOpsUtils.h).
+        call.recorder.scratch(tensor.numel() * result.element_size())
+        return result
     sizes = reduction_scratch(
         call.traits,
         tensor,
