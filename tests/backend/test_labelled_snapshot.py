@@ -9,10 +9,9 @@ pytest.importorskip("transformers")
 
 from collections import Counter  # noqa: E402
 
-from trainmem_backend.measure.labelled_snapshot import CONFIGURATIONS, main, record  # noqa: E402
-
 from trainmem.job import TrainingJob  # noqa: E402
 from trainmem.snapshot.truth import LABELS  # noqa: E402
+from trainmem_backend.measure.labelled_snapshot import CONFIGURATIONS, main, record  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 

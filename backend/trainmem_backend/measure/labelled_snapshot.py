@@ -134,7 +134,11 @@ class Labeller:
         numel = storage.nbytes() // tensor.element_size()
         if tensor.dtype == torch.bfloat16 and numel in self._casts:
             # Compared on the host, so that looking allocates nothing on the device.
-            flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, 0, (numel,)).cpu()
+            flat = (
+                torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+                .set_(storage, 0, (numel,), (1,))
+                .cpu()
+            )
             if any(torch.equal(flat, cast) for cast in self._casts[numel]):
                 return "saved_cast"
         tokens = self._workload.job.micro_batch * self._workload.job.sequence_length
