@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PORT ?= 7860
+PYTEST_ARGS ?= -n auto --dist loadfile
 
 .PHONY: demo test check bench fuzz install install-space clean
 

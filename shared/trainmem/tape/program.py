@@ -139,6 +139,10 @@ def compiled(structure: Structure) -> Program:
         held = None
     gradient = tape.alloc((), loss.itemsize, "gradient of the loss")
     tape.backward(loss, gradient)
+    if tape.block != -1:
+        # what the graph held dies outside the blocks, so that it dies of every block that one stands for
+        tape.block = -1
+        tape.boundary(("backward", -1))
     if sharding is not None:
         sharding.end_backward()
     tape.graph_attributes.clear()
