@@ -27,6 +27,8 @@ __all__ = [
     "rms_norm",
     "run_blocks",
     "token_ids",
+    "value_copies",
+    "wanting_gradients",
 ]
 
 HIDDEN = ("b", "s", "h")
@@ -170,6 +172,15 @@ def eager_attention(
     return tape.view(output, ("b", "s", "q")), weights
 
 
+def wanting_gradients(model: Model, embedded: Tensor) -> Tensor:
+    """The token embeddings, of which PEFT wants gradients where blocks are checkpointed; they reach nothing."""
+    if model.structure.input_gradients and not embedded.requires_grad:
+        node = model.tape.node("input gradients", [], _drop)
+        node.saved.append(embedded.alias())
+        embedded.node, embedded.requires_grad = node, True
+    return embedded
+
+
 def _drop(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
     return []
 
@@ -197,12 +208,6 @@ def run_blocks(
     tape = model.tape
     if isinstance(hidden, list):
         hidden = hidden.pop()
-    if model.structure.input_gradients and not hidden.requires_grad:
-        # PEFT asks for gradients of the embeddings where blocks are checkpointed; they reach nothing
-        node = tape.node("input gradients", [], _drop)
-        node.saved.append(hidden.alias())
-        hidden.node, hidden.requires_grad = node, True
-        del node
     mode = model.structure.checkpointing
     if model.sharding is not None:
         block = partial(_sharded, block)
@@ -214,11 +219,12 @@ def run_blocks(
                 for parameters in unit:
                     hidden = block(parameters, hidden, *_of_kind(parameters, shared))
             elif mode == "sqrt":
-                hidden = tape.checkpoint(_segment, block, unit, hidden, *shared)
+                own = [_of_kind(parameters, shared) for parameters in unit]
+                hidden = tape.checkpoint(_segment, block, unit, own, hidden)
             else:
                 selective = mode == "selective"
-                own = _of_kind(unit[0], shared)
-                hidden = tape.checkpoint(block, unit[0], hidden, *own, selective=selective)
+                arguments = _of_kind(unit[0], shared)
+                hidden = tape.checkpoint(block, unit[0], hidden, *arguments, selective=selective)
     units = model.structure.units
     tape.block = units
     tape.boundary(("forward", units))
@@ -244,9 +250,11 @@ def _sharded(block: Callable[..., Tensor], parameters: Block, hidden: Tensor, *s
     return before(tape, out, partial(sharding.before_backward, group))
 
 
-def _segment(block: Callable[..., Tensor], unit: list[Block], hidden: Tensor, *shared: object) -> Tensor:
-    for parameters in unit:
-        hidden = block(parameters, hidden, *_of_kind(parameters, shared))
+def _segment(
+    block: Callable[..., Tensor], unit: list[Block], own: list[tuple[object, ...]], hidden: Tensor
+) -> Tensor:
+    for parameters, arguments in zip(unit, own, strict=True):
+        hidden = block(parameters, hidden, *arguments)
     return hidden
 
 

@@ -8,7 +8,15 @@ from typing import TypeAlias
 from trainmem.tape import ops
 from trainmem.tape.activations import activation
 from trainmem.tape.core import Tensor
-from trainmem.tape.families._decoder import ByKind, masks, positions, rms_norm, run_blocks, token_ids
+from trainmem.tape.families._decoder import (
+    ByKind,
+    masks,
+    positions,
+    rms_norm,
+    run_blocks,
+    token_ids,
+    wanting_gradients,
+)
 from trainmem.tape.families._heads import decoder_loss
 from trainmem.tape.masks import causal_mask, sliding_causal_mask
 from trainmem.tape.model import Block, Model
@@ -66,6 +74,7 @@ def rotary_decoder(
     tape, outside = model.tape, model.outside
     ids = token_ids(model)
     embedded = ops.embedding(tape, ("b", "s"), outside.weight("embed_tokens.weight"), "h", ids)
+    embedded = wanting_gradients(model, embedded)
     at = positions(tape)
     mask = masks(model)
     tables = rotary_tables(tape, table_itemsize or embedded.itemsize, table_width)

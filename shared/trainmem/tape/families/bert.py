@@ -12,6 +12,7 @@ from trainmem.tape.families._decoder import (
     causal_loss,
     run_blocks,
     token_ids,
+    wanting_gradients,
 )
 from trainmem.tape.families._heads import classification_loss
 from trainmem.tape.masks import unpacked_causal_mask
@@ -28,6 +29,7 @@ def _embeddings(model: Model) -> Tensor:
     words = ops.embedding(
         tape, ("b", "s"), table.weight("embeddings.word_embeddings.weight"), "h", token_ids(model)
     )
+    words = wanting_gradients(model, words)
     kinds = ops.embedding(
         tape,
         ("b", "s"),

@@ -14,6 +14,7 @@ from trainmem.tape.families._decoder import (
     run_blocks,
     token_ids,
     value_copies,
+    wanting_gradients,
 )
 from trainmem.tape.families._heads import decoder_loss
 from trainmem.tape.families._rotary_decoder import Tables, gated_mlp
@@ -68,7 +69,7 @@ def _block(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None, at
 def scaled_embedding(model: Model, ids: Tensor) -> Tensor:
     """ScaledWordEmbedding: the embedding times the root of the hidden size."""
     embedded = ops.embedding(model.tape, ("b", "s"), model.outside.weight("embed_tokens.weight"), "h", ids)
-    return ops.scale(model.tape, embedded, "embedding scale")
+    return wanting_gradients(model, ops.scale(model.tape, embedded, "embedding scale"))
 
 
 def causal_masks(model: Model) -> ByKind:

@@ -13,6 +13,7 @@ from trainmem.tape.families._decoder import (
     positions,
     run_blocks,
     token_ids,
+    wanting_gradients,
 )
 from trainmem.tape.families._heads import decoder_loss
 from trainmem.tape.model import Block, Model
@@ -85,6 +86,7 @@ def forward(model: Model) -> Tensor:
     tape, outside = model.tape, model.outside
     ids = token_ids(model)
     tokens = ops.embedding(tape, ("b", "s"), outside.weight("wte.weight"), "h", ids)
+    tokens = wanting_gradients(model, tokens)
     at = positions(tape)
     places = ops.embedding(tape, ("s",), outside.weight("wpe.weight"), "h", at, "positions")
     hidden = ops.add(tape, tokens, places, HIDDEN)

@@ -11,6 +11,7 @@ from trainmem.tape.families._decoder import (
     positions,
     run_blocks,
     token_ids,
+    wanting_gradients,
 )
 from trainmem.tape.families._heads import decoder_loss
 from trainmem.tape.families._rotary_decoder import Tables, rotary_width
@@ -72,6 +73,7 @@ def forward(model: Model) -> Tensor:
     tape, outside = model.tape, model.outside
     ids = token_ids(model)
     embedded = ops.embedding(tape, ("b", "s"), outside.weight("embed_in.weight"), "h", ids)
+    embedded = wanting_gradients(model, embedded)
     at = positions(tape)
     mask = masks(model)
     handed = [ops.dropout(tape, embedded, model.drops("embedding"))]

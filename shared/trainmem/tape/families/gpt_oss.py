@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from trainmem.tape import kernels, ops, routing
 from trainmem.tape.core import Gradients, Pending, Tape, Tensor
 from trainmem.tape.experts import CHOICES, PAIRS, grouped_experts
-from trainmem.tape.families._decoder import ByKind, positions, repeat_kv, run_blocks, token_ids
+from trainmem.tape.families._decoder import (
+    ByKind,
+    positions,
+    repeat_kv,
+    run_blocks,
+    token_ids,
+    wanting_gradients,
+)
 from trainmem.tape.families._heads import decoder_loss
 from trainmem.tape.families._rotary_decoder import Tables
 from trainmem.tape.masks import causal_mask, sliding_causal_mask
@@ -200,6 +207,7 @@ def forward(model: Model) -> Tensor:
     tape, outside = model.tape, model.outside
     ids = token_ids(model)
     embedded = ops.embedding(tape, ("b", "s"), outside.weight("embed_tokens.weight"), "h", ids)
+    embedded = wanting_gradients(model, embedded)
     at = positions(tape)
     masks = ByKind(
         {

@@ -5,7 +5,13 @@ from __future__ import annotations
 from trainmem.tape import ops
 from trainmem.tape.activations import activation
 from trainmem.tape.core import Tape, Tensor
-from trainmem.tape.families._decoder import ByKind, attention_and_weights, run_blocks, token_ids
+from trainmem.tape.families._decoder import (
+    ByKind,
+    attention_and_weights,
+    run_blocks,
+    token_ids,
+    wanting_gradients,
+)
 from trainmem.tape.families._heads import classification_loss
 from trainmem.tape.families._rotary_decoder import Tables
 from trainmem.tape.masks import sliding_bidirectional_mask
@@ -65,6 +71,7 @@ def _embeddings(model: Model) -> Tensor:
     outside = model.outside
     weight = outside.weight("embeddings.tok_embeddings.weight")
     embedded = ops.embedding(model.tape, ("b", "s"), weight, "h", token_ids(model))
+    embedded = wanting_gradients(model, embedded)
     hidden = outside.layer_norm(embedded, "embeddings.norm")
     return ops.dropout(model.tape, hidden, model.drops("embedding"))
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from trainmem.tape import kernels, ops
 from trainmem.tape.activations import activation
 from trainmem.tape.core import Tape, Tensor
-from trainmem.tape.families._decoder import HIDDEN, attention_and_weights, run_blocks, token_ids
+from trainmem.tape.families._decoder import (
+    HIDDEN,
+    attention_and_weights,
+    run_blocks,
+    token_ids,
+    wanting_gradients,
+)
 from trainmem.tape.families._heads import decoder_loss
 from trainmem.tape.masks import padded_causal_mask
 from trainmem.tape.model import Block, Model
@@ -86,6 +92,7 @@ def forward(model: Model) -> Tensor:
     ids = token_ids(model)
     width = "embedding_width" if outside.has("project_in.weight") else "h"
     embedded = ops.embedding(tape, BATCH, outside.weight("embed_tokens.weight"), width, ids)
+    embedded = wanting_gradients(model, embedded)
     ones = tape.alloc(BATCH, 4, "padding mask of ones")
     at = _counted_positions(model, ones)
     mask = padded_causal_mask(model, ones)
