@@ -54,10 +54,10 @@ def radix_sort_scratch(count: int, bits: int) -> int:
 def scan_scratch(count: int, itemsize: int) -> int:
     """Scratch of a device-wide scan: a state of two items for each tile and 32 more, aligned, and 256 bytes.
 
-    Tiles hold 3,072 items of 4 bytes and 5,376 of 8 (CUB's tuning_scan.cuh for compute capability 9.0); read
-    from an H200 for one tile of either kind.
+    ATen scans with an operator of its own, for which tiles hold 128 x 15 items of 4 bytes or 128 x 7 of 8 (CUB's
+    tuning_scan.cuh for compute capability 9.0); read from an H200 at 8, 4,096 and 32,768 items.
     """
-    tiles = -(-count // (5376 if itemsize == 8 else 3072))
+    tiles = -(-count // (128 * (7 if itemsize == 8 else 15)))
     return _aligned(2 * itemsize * (tiles + 32)) + _ALIGNMENT + _ALIGNMENT - 1
 
 
