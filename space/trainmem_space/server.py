@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import gradio as gr
 
@@ -52,5 +53,7 @@ def serve(host: str | None = None, port: int | None = None, *, block: bool = Tru
         **launch_settings(),
     )
     if block:
+        sys.stdout.write(f"trainmem is at {page.demo.local_url}\n")
+        sys.stdout.flush()
         page.demo.block_thread()
     return page.demo

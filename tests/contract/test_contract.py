@@ -117,13 +117,14 @@ def test_nothing_personal_in_the_tree() -> None:
     if listed.returncode:
         pytest.skip("not a git checkout")
     pattern = re.compile(
-        rb"/home/(?!user\b|alice\b)[a-z]|/root/|/Users/[a-z]|/work/|pypi\.org|files\.pythonhosted|deb\.debian|registry\.npmjs"
+        rb"/home/(?!user\b)[a-z]|/root/|/Users/[a-z]|/work/|pypi\.org|files\.pythonhosted|deb\.debian|registry\.npmjs"
     )
     for name in filter(None, listed.stdout.split(b"\0")):
         path = ROOT / name.decode()
         if (
             path.suffix in (".gz", ".png", ".pickle", ".parquet")
             or path == Path(__file__)
+            or "snapshot" in path.name  # stacks with paths, to be shortened, are what those tests are about
             or not path.is_file()
         ):
             continue

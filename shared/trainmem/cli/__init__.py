@@ -59,14 +59,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
     try:
         module = import_module(f"trainmem.cli.{name}")
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        print(f"trainmem {name}: needs {missing}, which is not installed", file=sys.stderr)
-        return 2
-    module.add_parser(subparsers)
-    try:
+        module.add_parser(subparsers)
         status: int = module.run(parser.parse_args(arguments))
         return status
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        extra = "space" if name == "space" else "backend"
+        print(
+            f"trainmem {name}: needs {missing}, which is not installed; pip install '.[{extra}]' brings it",
+            file=sys.stderr,
+        )
+        return 2
     except (ValueError, OSError) as error:
         line = " ".join(str(error).split())
         print(f"trainmem {name}: {line}", file=sys.stderr)

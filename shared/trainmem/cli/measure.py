@@ -49,7 +49,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--pretend", help="exercise the harness on the CPU with a pretended device of this size"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -38,7 +38,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--bundle", metavar="NAME", help="also write the runs' rows into the package as NAME.jsonl"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

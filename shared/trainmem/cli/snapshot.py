@@ -44,7 +44,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--html", metavar="OUT", type=Path, help="write a self-contained report")
     parser.add_argument("--csv", metavar="OUT", type=Path, help="write the call sites at the peak")
     parser.add_argument("--json", action="store_true", help="answer one JSON object (trainmem.snapshot/1)")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,6 +17,13 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until interrupted."""
-    import_module("trainmem_space.server").serve(args.host, args.port)
+    """Serve until interrupted. Raises ValueError where the address cannot be listened on."""
+    if not 0 < args.port < 65536:
+        raise ValueError(f"port: {args.port} is not a port; allowed are 1 to 65,535")
+    try:
+        import_module("trainmem_space.server").serve(args.host, args.port)
+    except OSError as error:
+        raise ValueError(
+            f"port: {args.host}:{args.port} cannot be listened on; another program may hold it"
+        ) from error
     return 0

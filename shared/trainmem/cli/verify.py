@@ -23,7 +23,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--tolerance", type=float, default=2.0, help="largest error in per cent (default: 2)")
     parser.add_argument("--run", type=Path, help="folder to keep the rows in (default: a temporary one)")
     parser.add_argument("--pretend", help="size of a device to pretend on the CPU")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
