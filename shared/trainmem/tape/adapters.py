@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trainmem.tape import kernels, ops
+from trainmem.tape import four_bit, kernels, ops
 from trainmem.tape.core import Gradients, Shape, Tape, Tensor
 
 __all__ = ["base_linear", "lora_linear"]
@@ -50,7 +50,7 @@ def base_linear(
 def _four_bit(
     tape: Tape, x: Tensor, weight: str, features: str, bias: Weight | None, original: int
 ) -> Tensor:
-    """MatMul4Bit with double quantisation: scales unpacked twice, then the whole weight.
+    """MatMul4Bit with double quantisation: scales unpacked twice, then the whole weight, unless rows are few.
 
     Backward unpacks to the dtype that the weight had (``original`` bytes) before it was packed.
 
@@ -72,9 +72,10 @@ def _four_bit(
         return [out]
 
     node = tape.node("4-bit mm", [x], backward) if tape.wants_grad(x) else None
-    scales = tape.scratch((kernels.nf4_scales, numel), "4-bit scales")
-    shifted = tape.scratch((kernels.nf4_scales, numel), "4-bit scales")
-    unpacked = tape.alloc((numel,), 2, "4-bit weight unpacked")
+    product = (x.shape[:-1], features, x.shape[-1])
+    scales = tape.scratch((four_bit.scales_unpacked, *product), "4-bit scales")
+    shifted = tape.scratch((four_bit.scales_unpacked, *product), "4-bit scales")
+    unpacked = tape.scratch((four_bit.weight_unpacked, *product), "4-bit weight unpacked")
     out = tape.alloc((*x.shape[:-1], features), 2, "4-bit mm")
     ops.matrix_workspace(tape)
     del scales, shifted, unpacked

@@ -53,6 +53,7 @@ def dimensions(job: TrainingJob, architecture: Architecture) -> dict[str, int]:
         "sm_count": chip.sm_count,
         "threads_per_sm": chip.threads_per_sm,
         "grouped_mm_kernel": int(chip.grouped_mm),
+        "capability": 10 * chip.capability[0] + chip.capability[1],
         "cublas_workspace": chip.cublas_workspace_bytes,
         "cublaslt_workspace": chip.cublaslt_workspace_bytes,
     }

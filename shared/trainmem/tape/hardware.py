@@ -24,6 +24,7 @@ class Hardware:
     attention: Kernel
     cublas_workspace_bytes: int
     grouped_mm: bool
+    capability: tuple[int, int]
     cublaslt_workspace_bytes: int = 1 << 20
 
 
@@ -70,4 +71,5 @@ def hardware(name: str) -> Hardware:
         attention=attention,
         cublas_workspace_bytes=spec.cublas_workspace_bytes,
         grouped_mm=capability in ((9, 0), (10, 0)),
+        capability=capability,
     )
