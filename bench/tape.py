@@ -43,7 +43,8 @@ def main() -> None:
 
         seconds, limit = best(exact), 0.25 if layers > 48 else 0.1
         print(
-            f"{model:14} {layers:3} blocks  fast {1e3 * fast:6.2f} ms ({fast / 0.002:4.0%} of 2 ms, first {1e3 * cold:5.1f})"
+            f"{model:14} {layers:3} blocks  fast {1e3 * fast:6.2f} ms"
+            f" ({fast / 0.002:4.0%} of 2 ms, first {1e3 * cold:5.1f})"
             f"  exact {1e3 * seconds:6.1f} ms ({seconds / limit:4.0%} of {1e3 * limit:.0f} ms)"
         )
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:

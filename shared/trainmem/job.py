@@ -114,7 +114,8 @@ def _count(name: str, value: object, *, most: int, least: int = 1) -> int:
     )
     if not whole or not least <= int(number) <= most:  # type: ignore[call-overload]
         raise JobError(f"{name}: {_shown(value)} is not a whole number from {least:,} to {most:,}")
-    return int(number)  # type: ignore[call-overload]
+    whole_number: int = int(number)  # type: ignore[call-overload]
+    return whole_number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,7 +244,9 @@ class TrainingJob:
         known = {f.name for f in fields(cls)}
         unknown = [key for key in data if key not in known]
         if unknown:
-            raise JobError(f"{_shown(unknown[0])}: not a field of a job; allowed are {', '.join(sorted(known))}")
+            raise JobError(
+                f"{_shown(unknown[0])}: not a field of a job; allowed are {', '.join(sorted(known))}"
+            )
         values = {key: value for key, value in data.items() if value is not None}
         values["lora"] = _part(Lora, "lora", values.get("lora"))
         values["sharding"] = _part(Sharding, "sharding", values.get("sharding")) or Sharding()

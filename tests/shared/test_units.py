@@ -21,7 +21,7 @@ def test_sizes_are_read_in_either_kind_of_unit(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "GiB", "-3 GiB", "12 parsecs", "nan", "1e999", True, None, [1]])
 def test_a_size_that_is_none_names_the_field(text: object) -> None:
-    with pytest.raises(ValueError, match="^budget: "):
+    with pytest.raises(ValueError, match=r"^budget: "):
         parse_bytes(text, field="budget")  # type: ignore[arg-type]
 
 

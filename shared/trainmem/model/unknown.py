@@ -68,7 +68,9 @@ def architecture_of_unknown(config: Mapping[str, Any], task: Task, refusal: Unkn
         if gated:
             found = architecture_of({"model_type": "llama", "hidden_act": "silu", **values}, task)
         else:
-            plain = {key: values[key] for key in ("vocab_size", "tie_word_embeddings") if key in values}
+            plain: dict[str, Any] = {
+                key: values[key] for key in ("vocab_size", "tie_word_embeddings") if key in values
+            }
             found = architecture_of(
                 {
                     "model_type": "gpt2",
