@@ -3,11 +3,11 @@
 from trainmem_backend.trace.kernels import (
     attention,
     embedding,
+    indexing,
     matmul,
     normalization,
-    optimizers,
+    pointwise,
     reductions,
-    shapes,
 )
 from trainmem_backend.trace.kernels.registry import KernelCall, rule_for
 
@@ -15,10 +15,10 @@ __all__ = [
     "KernelCall",
     "attention",
     "embedding",
+    "indexing",
     "matmul",
     "normalization",
-    "optimizers",
+    "pointwise",
     "reductions",
     "rule_for",
-    "shapes",
 ]

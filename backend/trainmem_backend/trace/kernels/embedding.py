@@ -64,7 +64,7 @@ def _sorted_backward(call: KernelCall, result: Any) -> None:
     segments = min(count, rows)
     parts = count // _ROWS_PER_THREAD + segments
     held = [recorder.allocate(count * index_bytes), recorder.allocate(8)]
-    recorder.scratch(count * index_bytes, scan_bytes(count, index_bytes))
+    recorder.scratch(count * index_bytes, scan_bytes(count, index_bytes, unique=True))
     held += [recorder.allocate(segments * index_bytes), recorder.allocate(segments * index_bytes)]
     recorder.scratch(scan_bytes(segments, index_bytes))
     held += [recorder.allocate(8), recorder.allocate(parts * index_bytes)]

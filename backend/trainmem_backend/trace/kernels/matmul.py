@@ -59,3 +59,40 @@ def _fits_cublas(tensor: torch.Tensor) -> bool:
     return (column_stride == 1 and row_stride >= max(1, columns)) or (
         row_stride == 1 and column_stride >= max(1, rows)
     )
+
+
+_DESCRIPTORS_PER_MULTIPROCESSOR = 4
+_DESCRIPTOR_BYTES = 128
+
+
+@rule("_grouped_mm")
+def _grouped_mm(call: KernelCall) -> Any:
+    """bf16 on Hopper: pointers, sizes and strides of every group, and tensor maps for every multiprocessor.
+
+    GroupMM.cu: three pointers, three ints and three 64-bit strides a group, pointers in whole 16 bytes; then
+    CUTLASS' workspace. Other dtypes run one cuBLAS product a group.
+    """
+    left, right = call.args[0], call.args[1]
+    result = call.outputs(_grouped_output(call, left, right))
+    if left.dtype is not torch.bfloat16 or call.traits.capability[0] not in (9, 10):
+        _cublas(call)
+        return result
+    offsets = call.argument(2, "offs")
+    groups = offsets.shape[0] if offsets is not None else right.shape[0]
+    arguments = 3 * 8 * (groups + groups % 2) + 3 * 4 * groups + 3 * 8 * groups
+    tensor_maps = call.traits.multiprocessors * _DESCRIPTORS_PER_MULTIPROCESSOR * _DESCRIPTOR_BYTES
+    call.recorder.scratch(arguments, tensor_maps)
+    return result
+
+
+def _grouped_output(call: KernelCall, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """The result, of any dtype: PyTorch's own fake kernel knows bf16 only. Rows are padded to 16 bytes."""
+    offsets = call.argument(2, "offs")
+    shape = [left.shape[-2], right.shape[-1]]
+    if left.dim() == right.dim():
+        shape.insert(0, offsets.shape[0] if left.dim() == 2 else left.shape[0])
+    dtype = call.kwargs.get("out_dtype") or left.dtype
+    unit = 16 // dtype.itemsize
+    padded = -(-shape[-1] // unit) * unit
+    strides = [padded, 1] if len(shape) == 2 else [shape[1] * padded, padded, 1]
+    return left.new_empty_strided(shape, strides, dtype=dtype)

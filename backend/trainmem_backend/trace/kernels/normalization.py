@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from trainmem_backend.trace.kernels.reductions import reduction_scratch
 from trainmem_backend.trace.kernels.registry import KernelCall, rule
 
 __all__: list[str] = []
@@ -44,4 +45,41 @@ def _dropout(call: KernelCall) -> Any:
     result = call.result()
     call.recorder.watch(result[1])
     call.recorder.watch(result[0])
+    return result
+
+
+_MANY_ROWS = 64 * 1024
+_MOST_BLOCKS = 32 * 1024
+
+
+@rule("native_layer_norm_backward")
+def _layer_norm_backward(call: KernelCall) -> Any:
+    """Over 65,536 narrow rows the gradients of scale and shift are summed in two steps.
+
+    Blocks of 32 rows and columns first write partial sums, which `sum` then adds up; the tensors that were made
+    for the results before are dropped (LaunchGammaBetaBackwardCUDAKernel in layer_norm_kernel.cu).
+    """
+    result = call.result()
+    recorder = call.recorder
+    width = 1
+    for size in call.args[2]:
+        width *= size
+    rows = call.args[1].numel() // width
+    if rows <= _MANY_ROWS or width // 32 >= call.traits.multiprocessors // 2:
+        return call.outputs(result)
+    gradients = [gradient for gradient in result[1:] if gradient is not None]
+    if result[0] is not None:
+        recorder.watch(result[0])
+    dropped = [recorder.allocate(gradient.numel() * gradient.element_size()) for gradient in gradients]
+    parts = min(_MOST_BLOCKS // -(-width // 32), -(-rows // 32))
+    partial = [gradient.new_empty((parts, width)) for gradient in gradients]
+    blocks = [recorder.allocate(part.numel() * part.element_size()) for part in partial]
+    for gradient, part, number in zip(gradients, partial, dropped, strict=True):
+        recorder.watch(gradient)
+        scratch = reduction_scratch(call.traits, part, {0}, values=16 // part.element_size())
+        if scratch[0]:
+            recorder.scratch(*scratch)
+        recorder.free(number)
+    for number in reversed(blocks):
+        recorder.free(number)
     return result

@@ -68,6 +68,21 @@ class KernelCall:
         """Whether the autograd engine's device thread would run this: it has library handles of its own."""
         return torch._C._current_graph_task_id() != -1
 
+    def written_into_zeros(self, result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Record the result of writing values into ``target`` out of place.
+
+        Formulas of gradients write into zeros of their own in place, except for tensor subclasses, fake ones
+        included (areAnyTensorSubclassLike in FunctionsManual.cpp): the result takes over the zeros' memory.
+        """
+        recorder = self.recorder
+        number = recorder.number_of(target)
+        is_zeros = number >= 0 and recorder.recording.op_of[number] in _ZEROS
+        if self.in_backward_thread and result is not target and is_zeros:
+            recorder.adopt(result, recorder.release(target))
+        else:
+            recorder.watch(result)
+        return result
+
     def workspace(self, library: str, size_bytes: int) -> None:
         """Scratch memory that a library keeps for each thread, made at its first use there."""
         key = (library, self.in_backward_thread)
@@ -75,6 +90,8 @@ class KernelCall:
             self.workspaces.add(key)
             self.recorder.workspace(size_bytes)
 
+
+_ZEROS = frozenset({"zeros", "zeros_like", "new_zeros"})
 
 Rule = Callable[[KernelCall], Any]
 _RULES: dict[Any, Rule] = {}

@@ -1,5 +1,0 @@
-"""Fused optimizer steps and lists of tensors."""
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -1,0 +1,42 @@
+"""Scans, comparisons, and pointwise ops that make a tensor of a scalar."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainmem_backend.trace.kernels.cub import scan_bytes
+from trainmem_backend.trace.kernels.registry import KernelCall, rule
+
+__all__: list[str] = []
+
+
+@rule("cumsum.default", "cumprod.default")
+def _scan(call: KernelCall) -> Any:
+    """Another dtype than the input's means a converted copy first (impl_func_cum_ops in ReduceOps.cpp).
+
+    A sum over the only dimension longer than 1 is CUB's (scan_dim in ScanUtils.cuh).
+    """
+    result = call.outputs(call.result())
+    sizes = []
+    if result.dtype != call.args[0].dtype:
+        sizes.append(result.numel() * result.element_size())
+    if result.dim() and result.numel() == result.shape[call.args[1]]:
+        sizes.append(scan_bytes(result.numel(), result.element_size()))
+    if sizes:
+        call.recorder.scratch(*sizes)
+    return result
+
+
+@rule("pow.Scalar")
+def _scalar_to_the_power(call: KernelCall) -> Any:
+    """The base becomes a tensor of its own on the device (structured_pow_Scalar_out in Pow.cpp)."""
+    result = call.outputs(call.result())
+    call.recorder.scratch(8)
+    return result
+
+
+@rule("equal")
+def _equal(call: KernelCall) -> bool:
+    """Element by element, then `all` (cuda_equal in ReduceOps.cpp); fake tensors are taken to be equal."""
+    call.recorder.scratch(call.args[0].numel(), 1)
+    return True
