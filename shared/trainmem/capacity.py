@@ -88,6 +88,7 @@ def capacity_report(
         capacity_bytes=capacity_bytes,
         outside_bytes=outside,
         settings=settings,
+        streams=recording.streams(),
         empty_cache_before=recording.empty_cache_before,
     )
     death = _death(job, recording, verdict.oom) if verdict.oom is not None else None

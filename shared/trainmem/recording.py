@@ -80,6 +80,12 @@ class Recording:
         if number >= 0:
             self.events.append(~number)
 
+    def streams(self) -> list[int] | None:
+        """The stream of every allocation; None where all are on the default one."""
+        if not self.stream_of:
+            return None
+        return [self.stream_of.get(number, 0) for number in range(len(self.bucket_of))]
+
     def mark(self, step: int, phase: Phase, micro: int = 0) -> None:
         """A phase begins here."""
         self.marks.append(Mark(len(self.events), step, phase, micro))
@@ -110,7 +116,7 @@ def counters(
                 settings=settings or AllocatorSettings(),
                 capacity_bytes=capacity_bytes,
                 empty_cache_before=recording.empty_cache_before,
-                streams=_streams(recording),
+                streams=recording.streams(),
             )
         return Counters(result.allocated, result.reserved, result.block_bytes, result.oom)
     blocks: list[int] = []
@@ -135,13 +141,6 @@ def without_collections() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _streams(recording: Recording) -> list[int] | None:
-    if not recording.stream_of:
-        return None
-    stream_of = recording.stream_of
-    return [stream_of.get(number, 0) for number in range(len(recording.bucket_of))]
 
 
 @dataclass(slots=True)

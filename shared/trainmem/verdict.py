@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainmem.allocator import AllocatorSettings
 from trainmem.capacity import capacity_report
 from trainmem.device import Device
 from trainmem.estimate import Estimate, estimate
@@ -34,11 +35,14 @@ def _named(title: str) -> str:
     return title if title.startswith(("the ", "an ", "a ")) else f"the {title}"
 
 
-def verdict(job: TrainingJob, answer: Estimate, device: Device) -> Verdict:
+def verdict(
+    job: TrainingJob, answer: Estimate, device: Device, settings: AllocatorSettings | None = None
+) -> Verdict:
     """Compare the reserved peak with what the allocator may take on ``device``.
 
     That is the memory torch shows, without the operating system's share of a shared pool and without the CUDA
-    context. Levers are tried one at a time, cheapest first, on the same footing as ``answer``.
+    context. Levers are tried one at a time, cheapest first, on the same footing as ``answer``, which was worked
+    out with the same ``settings`` of the allocator.
     """
     if not device.cuda:
         return Verdict(
@@ -50,7 +54,7 @@ def verdict(job: TrainingJob, answer: Estimate, device: Device) -> Verdict:
     headroom = limit - needed_bytes(answer)
     name = _named(device.title)
     if headroom < 0 <= limit - answer.peak_allocated_bytes:
-        tight = _squeezed(job, answer, device)
+        tight = _squeezed(job, answer, device, settings)
         if tight is not None:
             return Verdict(fits=True, headroom_bytes=0, sentence=f"Fits on {name}, barely: {tight}.")
     if headroom >= 0:
@@ -59,7 +63,7 @@ def verdict(job: TrainingJob, answer: Estimate, device: Device) -> Verdict:
             headroom_bytes=headroom,
             sentence=f"Fits on {name}, with {format_gib(headroom)} to spare.",
         )
-    lever = _cheapest(job, answer, limit)
+    lever = _cheapest(job, answer, limit, settings)
     hint = f"; {lever[2]} would fit" if lever is not None else ""
     sentence = f"Does not fit on {name}: short by {format_gib(-headroom)}{hint}."
     return Verdict(
@@ -70,11 +74,13 @@ def verdict(job: TrainingJob, answer: Estimate, device: Device) -> Verdict:
     )
 
 
-def _squeezed(job: TrainingJob, answer: Estimate, device: Device) -> str | None:
+def _squeezed(
+    job: TrainingJob, answer: Estimate, device: Device, settings: AllocatorSettings | None
+) -> str | None:
     """How a job whose tensors fit, but not its cached memory, still runs; None where it does not."""
     if answer.peak_reserved_bytes is None or answer.engine != "tape":
         return None
-    report = capacity_report(job, device.usable_bytes)
+    report = capacity_report(job, device.usable_bytes, settings=settings)
     if report.answer == "fits":
         return "the allocator has to give idle memory back and ask again, which costs time"
     if report.answer == "fits_with_expandable_segments":
@@ -82,14 +88,18 @@ def _squeezed(job: TrainingJob, answer: Estimate, device: Device) -> str | None:
     return None
 
 
-def _cheapest(job: TrainingJob, answer: Estimate, limit: int) -> tuple[str, TrainingJob, str] | None:
+def _cheapest(
+    job: TrainingJob, answer: Estimate, limit: int, settings: AllocatorSettings | None
+) -> tuple[str, TrainingJob, str] | None:
     """The first single lever that makes the job fit: a sentence, the changed job, and the lever's name."""
     for lever in LEVERS_BY_COST:
         changed = lever.pull(job)
         while changed is not None:
             quick = estimate(changed, answer.engine, "fast") if answer.engine == "tape" else None
             if quick is not None and quick.peak_allocated_bytes <= limit:
-                better = quick if answer.detail == "fast" else estimate(changed, answer.engine, "exact")
+                better = quick
+                if answer.detail != "fast":
+                    better = estimate(changed, answer.engine, "exact", settings=settings)
                 if needed_bytes(better) <= limit:
                     saved = needed_bytes(answer) - needed_bytes(better)
                     sentence = (

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(answer.to_json()))
         return 0
     _table(job, answer)
-    _verdicts(job, answer, known.name)
+    _verdicts(job, answer, known.name, settings)
     return 0
 
 
@@ -96,16 +96,17 @@ def _table(job: TrainingJob, answer: Estimate) -> None:
                 f"  {bucket:<{width}}  {size / (1 << 30):>9.3f} GiB  {100 * size / answer.peak_allocated_bytes:5.1f}%"
             )
     print()
-    print(f"engine {answer.engine}; typical error on measured steps like this one {answer.typical_error:.2%}")
+    error = "under 0.01%" if answer.typical_error < 1e-4 else f"{answer.typical_error:.2%}"
+    print(f"engine {answer.engine}; typical error on measured steps like this one {error}")
     for warning in answer.warnings:
         print(f"note: {warning}")
 
 
-def _verdicts(job: TrainingJob, answer: Estimate, chosen: str) -> None:
+def _verdicts(job: TrainingJob, answer: Estimate, chosen: str, settings: AllocatorSettings | None) -> None:
     print()
     for known in devices():
         if known.cuda and known.name == chosen:
-            print(verdict(job, answer, known).sentence)
+            print(verdict(job, answer, known, settings).sentence)
     others = [known for known in devices() if known.cuda and known.name != chosen]
     need = answer.peak_reserved_bytes or answer.peak_allocated_bytes
     fits = [known.name for known in others if need <= known.allocator_limit_bytes]
