@@ -1,6 +1,8 @@
 """The command line, as a user and as a program calls it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,3 +150,27 @@ def test_explain_shows_every_term_with_its_numbers(capsys: pytest.CaptureFixture
     assert explained["schema"] == "trainmem.explain/1"
     total = explained["whiteboard_bytes"] + sum(item["bytes"] for item in explained["gap"])
     assert total > 0
+
+
+def test_an_id_outside_the_catalogue_is_fetched(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {
+        "model_type": "llama", "vocab_size": 4096, "hidden_size": 512, "intermediate_size": 1024,
+        "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 4,
+    }  # fmt: skip
+    asked = []
+    monkeypatch.setattr("trainmem.cli.jobs.fetch_config", lambda name: asked.append(name) or config)
+    status, out, _ = run(capsys, "estimate", "--model", "someone/their-llama", "--json")
+    assert (status, asked) == (0, ["someone/their-llama"])
+    assert json.loads(out)["job"]["model"] == "someone/their-llama"
+    assert run(capsys, "estimate", "--model", "Qwen/Qwen2.5-0.5B", "--json")[0] == 0
+    assert len(asked) == 1
+
+
+def test_a_reader_who_leaves_early_ends_it_quietly() -> None:
+    command = f"{sys.executable} -m trainmem models | head -n 1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
+    )
+    assert (done.stderr, done.stdout.count("\n")) == ("", 1)

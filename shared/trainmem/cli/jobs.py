@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+from trainmem.hub import fetch_config, is_hub_id
 from trainmem.job import LEVERS, JobError, Offload, ShardingMode, TrainingJob
+from trainmem.model.catalogue import is_known
 
 __all__ = ["add_job_arguments", "job_from_arguments", "jobs_from_file"]
 
@@ -21,7 +23,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         "-m",
-        help="a catalogue name, a Hugging Face id in the catalogue, or a path to a config.json",
+        help="a catalogue name, a Hugging Face id (outside the catalogue its config.json is fetched), or a path to one",
     )
     for name in _WHOLE:
         parser.add_argument(*_SHORT.get(name, []), f"--{name.replace('_', '-')}", dest=name, metavar="N")
@@ -47,6 +49,8 @@ def job_from_arguments(args: argparse.Namespace) -> TrainingJob:
             data["config"] = _read_config(path)
         else:
             data["model"] = args.model
+            if is_hub_id(args.model) and not is_known(args.model):
+                data["config"] = fetch_config(args.model)
     for name in (*_WHOLE, *LEVERS, "device"):
         value = getattr(args, name)
         if value is not None:

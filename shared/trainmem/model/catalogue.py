@@ -14,7 +14,7 @@ from trainmem.model.architecture import Architecture
 from trainmem.model.families import architecture_of
 from trainmem.suggest import close_matches
 
-__all__ = ["Entry", "entries", "find"]
+__all__ = ["Entry", "entries", "find", "is_known"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +70,11 @@ def _by_any_name() -> dict[str, Entry]:
         for name in (entry.name, entry.hub_id, *entry.same)
         if name is not None
     }
+
+
+def is_known(name: str) -> bool:
+    """Whether the catalogue has this name or Hugging Face id, whatever its case."""
+    return name.strip().casefold() in _by_any_name()
 
 
 def find(name: str) -> Entry:
