@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 import snapshot_files as make
 
-from trainmem.cli import snapshot as command
+from trainmem.cli import main
 from trainmem.snapshot import __all__ as exported
 from trainmem.snapshot import service
 from trainmem.snapshot.examples import EXAMPLES, example_path
@@ -22,10 +21,7 @@ from trainmem.snapshot.service import STAGES, report_in_process
 
 
 def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["snapshot", *arguments])
-    return int(args.run(args))
+    return main(["snapshot", *arguments])
 
 
 def test_json_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -247,6 +247,19 @@ def test_the_contract() -> None:
     assert json.loads(json.dumps(document, allow_nan=False)) == document
 
 
+def test_three_curves_over_time() -> None:
+    found = device(make.example_bytes("amp"))
+    timeline = document_of(understood(make.example_bytes("amp")))["devices"][0]["timeline"]
+    assert len({len(values) for values in timeline.values()}) == 1
+    assert max(timeline["allocated_bytes"]) == found.peak_allocated_bytes
+    at = timeline["event"].index(found.peak_instant)
+    assert timeline["requested_bytes"][at] == found.requested_at_peak_bytes
+    for requested, allocated, reserved in zip(
+        timeline["requested_bytes"], timeline["allocated_bytes"], timeline["reserved_bytes"], strict=True
+    ):
+        assert requested <= allocated <= reserved
+
+
 def test_call_sites_beyond_the_most_are_one_line() -> None:
     tape = Tape()
     for number in range(500):
@@ -330,3 +343,56 @@ def test_labels_are_scored() -> None:
     assert result.right_bytes == result.peak_bytes - sum(result.mistakes.values())
     with pytest.raises(ValueError, match="1 of 1 are not"):
         score(found, [{"size": 5, "labels": {}}])
+
+
+def test_masters_are_told_from_weights_and_inputs() -> None:
+    tape = Tape()
+    for size in (4, 6, 8):
+        tape.alloc(size * MIB, BUILD)
+    tape.alloc(3 * MIB, USER)
+    for size in (8, 12, 16):
+        tape.alloc(size * MIB, [make.frame("make_masters", "/home/alice/run/train.py", 30), make.MAIN])
+    saved = tape.alloc(40 * MIB, FORWARD)
+    gradients = [tape.alloc(size * MIB, ENGINE) for size in (4, 6)]
+    tape.free(saved, ENGINE)
+    root = tape.alloc(4 * MIB, make.STEP)
+    tape.free(root, make.STEP)
+    for gradient in gradients:
+        tape.free(gradient, make.ZERO_GRAD)
+    found = device(snap(tape))
+    at_peak = found.buckets_at_peak
+    assert at_peak["master_weights"] == (8 + 12 + 16) * MIB
+    assert at_peak["weights"] == (4 + 6 + 8) * MIB
+    assert at_peak["activations"] == (3 + 40) * MIB
+
+
+def fsdp(name: str) -> list[dict[str, Any]]:
+    folder = "/env/site-packages/torch/distributed/fsdp/_fully_shard"
+    return [make.frame(name, f"{folder}/_fsdp_collectives.py", 50), *FORWARD]
+
+
+def test_collectives() -> None:
+    """FSDP2: gathered weights are communication, a rank's own share of weights and gradients is not."""
+    shard = [
+        make.frame(
+            "_init_sharded_param", "/env/site-packages/torch/distributed/fsdp/_fully_shard/_fsdp_param.py", 9
+        ),
+        make.MAIN,
+    ]
+    tape = Tape()
+    tape.alloc(8 * MIB, shard)
+    for _ in range(2):
+        gathered = tape.alloc(64 * MIB, fsdp("foreach_all_gather"))
+        saved = tape.alloc(4 * MIB, FORWARD)
+        tape.free(gathered, fsdp("reshard"))
+        again = tape.alloc(64 * MIB, [*fsdp("foreach_all_gather")[:1], *BACKWARD])
+        gradient = tape.alloc(8 * MIB, [*fsdp("foreach_reduce")[:1], *BACKWARD])
+        tape.free(saved, ENGINE)
+        tape.free(again, ENGINE)
+        root = tape.alloc(8 * MIB, make.STEP)
+        tape.free(root, make.STEP)
+        tape.free(gradient, make.ZERO_GRAD)
+    at_peak = device(snap(tape)).buckets_at_peak
+    assert at_peak["communication"] == 64 * MIB
+    assert at_peak["weights"] == 8 * MIB
+    assert at_peak["gradients"] == 8 * MIB

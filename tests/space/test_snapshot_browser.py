@@ -38,7 +38,7 @@ def open_tab(visit, **settings):
 
 
 def report(page, place="report"):
-    page.locator(f"#snapshot-{place} iframe.tm-report").wait_for()
+    page.locator(f"#snapshot-{place} iframe.tm-report").wait_for(timeout=60_000)
     return page.frame_locator(f"#snapshot-{place} iframe.tm-report")
 
 

@@ -41,8 +41,9 @@ _CATEGORIES = {
     "activation": _ACTIVATIONS,
     "input": _ACTIVATIONS,
     "temporary": _TEMPORARIES,
+    **{bucket: number for number, bucket in enumerate(BUCKETS)},
 }
-"""Names of ``torch.profiler``'s categories."""
+"""Names of ``torch.profiler``'s categories, and the buckets, by which a predicted snapshot names its own."""
 
 
 @dataclass(slots=True)
@@ -142,11 +143,12 @@ class _Attributor:
             return _WORKSPACE
         if start == BEFORE:
             return self._judge_before(stack, end)
-        if leading & Mark.COLLECTIVE and not marks & Mark.MODULE_BUILD:
-            return _COMMUNICATION
         if not self.timetable.spans:
-            return self._judge_without_phases(marks, end)
+            return _COMMUNICATION if leading & Mark.COLLECTIVE else self._judge_without_phases(marks, end)
         phase = self.timetable.spans[start].phase
+        if leading & Mark.COLLECTIVE and not leading & Mark.MODULE_BUILD:
+            # What a reduction leaves behind in backward is a gradient, the rank's own share of it.
+            return Kind.KEPT_FROM_BACKWARD if phase == "backward" and end > start else _COMMUNICATION
         if phase == "setup":
             return self._judge_setup(marks, end)
         if phase == "forward":

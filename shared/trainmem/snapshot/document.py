@@ -9,6 +9,7 @@ from trainmem.snapshot.callsites import folded
 from trainmem.snapshot.leaks import Leak
 from trainmem.snapshot.notes import notes_of
 from trainmem.snapshot.oom import OutOfMemory
+from trainmem.snapshot.timeline import highest_instants, requested_at
 from trainmem.snapshot.verdict import instant_in_words, verdict_of
 
 __all__ = ["SCHEMA", "document_of"]
@@ -17,6 +18,7 @@ SCHEMA = "trainmem.snapshot/1"
 _MOST_SITES = 200
 _SITES_WITH_STACKS = 30
 _MOST_PHASES = 20_000
+_TIMELINE_POINTS = 400
 
 
 def document_of(analysis: Analysis) -> dict[str, Any]:
@@ -56,6 +58,7 @@ def _device(analysis: Analysis, device: DeviceAnalysis) -> dict[str, Any]:
         "peak_instant": instant_in_words(device, peak),
         "exact": device.replay.is_exact,
         "steps": device.timetable.steps,
+        "timeline": _timeline(device),
         "phase_evidence": device.timetable.evidence,
         "phases": [
             {"name": span.phase, "step": span.step, "start_event": span.start, "end_event": span.end}
@@ -91,6 +94,17 @@ def _device(analysis: Analysis, device: DeviceAnalysis) -> dict[str, Any]:
         "oom": _failure(analysis, device.failures[0]) if device.failures else None,
         "oom_count": len(device.failures),
         "leak": _leak(device.leak) if device.leak else None,
+    }
+
+
+def _timeline(device: DeviceAnalysis) -> dict[str, list[int]]:
+    """The three curves where they are highest; exact at those instants."""
+    instants = highest_instants(device.curves, _TIMELINE_POINTS)
+    return {
+        "event": instants,
+        "allocated_bytes": [device.curves.allocated[at] for at in instants],
+        "reserved_bytes": [device.curves.reserved[at] for at in instants],
+        "requested_bytes": requested_at(device.replay, instants),
     }
 
 

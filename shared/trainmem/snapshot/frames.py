@@ -76,6 +76,11 @@ _BUILDERS = frozenset(
         "to_empty",
     }
 )
+_SHARDERS = frozenset(
+    {"_init_sharded_param", "_init_flat_param_and_metadata", "flatten_tensors_into_flat_param", "shard"}
+)
+"""Functions of FSDP that make the parameters a rank keeps."""
+
 _BUILDER_FILES = re.compile(
     r"(?:^|/)torch/nn/|^transformers/(?:modeling_utils|core_model_loading|models/|conversion_mapping)|^peft/|"
     r"^bitsandbytes/nn/|^diffusers/models/|^timm/|^torchvision/models/|^accelerate/utils/modeling|modeling_\w+\.py$|"
@@ -135,7 +140,8 @@ def _python_marks(frame: Frame) -> int:
         name == "__call__" and file.startswith("torch/nn/")
     ):
         marks |= Mark.MODULE_CALL
-    if name in _BUILDERS and _BUILDER_FILES.search(file):
+    is_collective = _COLLECTIVE_FILE.search(file) is not None
+    if name in (_SHARDERS if is_collective else _BUILDERS) and (is_collective or _BUILDER_FILES.search(file)):
         marks |= Mark.MODULE_BUILD
     if name == "_engine_run_backward" or (name == "backward" and not file.startswith("torch/nn/")):
         marks |= Mark.BACKWARD
@@ -156,7 +162,7 @@ def _python_marks(frame: Frame) -> int:
         marks |= Mark.LOSS
     if name == "__exit__" and file.endswith("autocast_mode.py"):
         marks |= Mark.AUTOCAST_EXIT
-    if _COLLECTIVE_FILE.search(file):
+    if is_collective:
         marks |= Mark.COLLECTIVE
     if "master" in name.lower():
         marks |= Mark.MASTER

@@ -37,6 +37,8 @@ _WORKSPACE_BYTES = frozenset(
 _NEAR = 0.95
 """Logits are shifted by a token before the loss, so their copies may be a little smaller."""
 
+_MOST_INPUTS = 6
+_NEARLY_ALL = 0.9
 _BLOCKS_BEFORE_LOSS = 48
 """How far before the loss the head's output, its cast and its inputs are looked for."""
 
@@ -162,18 +164,29 @@ class SizeJudge:
         built = Counter(
             blocks.requested[number] for number, bucket in enumerate(bucket_of) if bucket == _WEIGHTS
         )
-        masters = Counter({2 * size: count for size, count in built.items()})
+        # A batch is a few tensors; what comes in larger numbers was loaded by code that is not known here.
+        many = sum(blocks.requested[number] >= MIB for number in kept) > _MOST_INPUTS
+        masters = self._masters(Counter(blocks.requested[number] for number in kept), built)
         for number in kept:
             size = blocks.requested[number]
-            if masters[size] > 0 and size not in built:
+            if masters[size] > 0:
                 masters[size] -= 1
                 bucket_of[number] = _MASTER
             elif not built and size in _WORKSPACE_BYTES and gradients and size not in gradients:
                 bucket_of[number] = _WORKSPACE
-            elif size in gradients or not built:
+            elif size in gradients or not built or (size >= MIB and many):
                 bucket_of[number] = _WEIGHTS
             else:
                 bucket_of[number] = _ACTIVATIONS
+
+    @staticmethod
+    def _masters(kept: Counter[int], weights: Counter[int]) -> Counter[int]:
+        """fp32 copies of 16-bit weights, by size: twice as large as the weights, and one for nearly all of them."""
+        doubled = Counter({2 * size: count for size, count in weights.items()})
+        found = doubled & kept
+        whole = sum(size * count for size, count in doubled.items())
+        matched = sum(size * count for size, count in found.items())
+        return found if matched >= _NEARLY_ALL * whole > 0 else Counter()
 
     def _settle_before(self) -> None:
         """Blocks from before the recording with no stack: one of each gradient's size is a weight, two are

@@ -7,15 +7,16 @@ allocated at event s and freed at event e is there at the instants s + 1 to e.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, repeat
 
 from trainmem.snapshot.model import Action, Trace
 from trainmem.snapshot.rejected import SnapshotRejected
 from trainmem.snapshot.replay import BEFORE, Replay
 
-__all__ = ["Curves", "curves_of", "live_at"]
+__all__ = ["Curves", "curves_of", "highest_instants", "live_at", "requested_at"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +51,31 @@ def live_at(replay: Replay, instant: int) -> Sequence[int]:
         for number, (start, end) in enumerate(zip(blocks.start, blocks.end, strict=True))
         if start < instant <= end
     ]
+
+
+def highest_instants(curves: Curves, stretches: int, start: int = 0, end: int | None = None) -> list[int]:
+    """The highest instant of each of so many equal stretches, the first and last one, and the peak if inside."""
+    allocated = curves.allocated
+    end = len(allocated) - 1 if end is None else end
+    found = {start, end} | ({curves.peak} if start <= curves.peak <= end else set())
+    for number in range(stretches):
+        low = start + number * (end - start) // stretches
+        stretch = allocated[low : start + (number + 1) * (end - start) // stretches + 1]
+        found.add(low + stretch.index(max(stretch)))
+    return sorted(found)
+
+
+def requested_at(replay: Replay, instants: Sequence[int]) -> list[int]:
+    """What the program had asked for at some instants (in order): the allocated bytes without rounding and rests."""
+    blocks = replay.blocks
+    changes = [0] * (len(instants) + 1)
+    firsts = map(bisect_right, repeat(instants), blocks.start)
+    lasts = map(bisect_right, repeat(instants), blocks.end)
+    for first, last, requested in zip(firsts, lasts, blocks.requested, strict=True):
+        if first < last:
+            changes[first] += requested
+            changes[last] -= requested
+    return list(accumulate(changes[:-1]))
 
 
 def _reserved(trace: Trace, replay: Replay) -> array[int]:

@@ -21,6 +21,7 @@ from trainmem.snapshot.analysis import Analysis, DeviceAnalysis
 from trainmem.snapshot.callsites import BEFORE_SITE, folded
 from trainmem.snapshot.notes import name_of
 from trainmem.snapshot.replay import BEFORE
+from trainmem.snapshot.timeline import highest_instants
 
 __all__ = ["view_of"]
 
@@ -38,36 +39,14 @@ _BEFORE_PHASE = len(PHASES)
 
 def view_of(analysis: Analysis, device: DeviceAnalysis) -> dict[str, Any]:
     """The drawing of one device, as JSON."""
-    blocks, curves = device.replay.blocks, device.curves
-    instants = len(curves.allocated) - 1
-    pending = blocks.end.count(BEFORE)
-    numbers = (
-        [number for number, end in enumerate(blocks.end) if end != BEFORE] if pending else range(len(blocks))
-    )
     names = _Names(analysis, device)
-    stops: list[int] = []
-    rest: list[dict[str, Any]] = []
-    if len(numbers) > _MOST_BLOCKS:
-        least = _least_size(blocks.size, numbers)
-        stops = _stops(device)
-        is_large = list(map(least.__le__, map(blocks.size.__getitem__, numbers)))
-        rest = _summed(device, names, list(compress(numbers, map(not_, is_large))), stops)
-        numbers = list(compress(numbers, is_large))
     return {
         "name": name_of(device),
-        "instants": instants,
+        "instants": len(device.trace),
         "peak": device.peak_instant,
         "peak_bytes": device.peak_allocated_bytes,
-        "blocks": {
-            "start": _steps(blocks.start[number] + 1 for number in numbers),
-            "length": [blocks.end[number] - blocks.start[number] for number in numbers],
-            "bytes": [blocks.size[number] for number in numbers],
-            "bucket": [names.bucket[number] for number in numbers],
-            "site": [names.site[number] for number in numbers],
-            "phase": [names.phase[number] for number in numbers],
-        },
-        "stops": {"at": stops, "bytes": [curves.allocated[at] for at in stops]},
-        "rest": rest,
+        "peak_requested_bytes": device.requested_at_peak_bytes,
+        "parts": [_part(device, names, start, end) for start, end in _stretches(device)],
         "reserved": _reserved(device),
         "sites": names.sites,
         "stacks": names.stacks(),
@@ -77,6 +56,51 @@ def view_of(analysis: Analysis, device: DeviceAnalysis) -> dict[str, Any]:
         ],
         "times_ms": _times(device),
         "failures": [failure.event for failure in device.failures],
+    }
+
+
+def _stretches(device: DeviceAnalysis) -> list[tuple[int, int]]:
+    """The whole recording; and in a long one, the step with the peak and the last whole step more closely."""
+    whole = (0, len(device.trace))
+    if len(device.replay.blocks) <= _MOST_BLOCKS:
+        return [whole]
+    last = [step for step in device.steps if step.is_whole][-1:]
+    chosen = [step for step in device.steps if step.start <= device.peak_instant <= step.end][:1] + last
+    return [whole, *dict.fromkeys((step.start, step.end) for step in chosen)]
+
+
+def _part(device: DeviceAnalysis, names: _Names, start: int, end: int) -> dict[str, Any]:
+    """The blocks of a stretch: all of them, or the largest ones and the sums of the others."""
+    blocks = device.replay.blocks
+    numbers: Sequence[int] = range(len(blocks))
+    if start > 0 or end < len(device.trace) or BEFORE in blocks.end:
+        numbers = [
+            number
+            for number, (first, last) in enumerate(zip(blocks.start, blocks.end, strict=True))
+            if first < end and last >= start and last != BEFORE
+        ]
+    stops: list[int] = []
+    rest: list[dict[str, Any]] = []
+    if len(numbers) > _MOST_BLOCKS:
+        least = _least_size(blocks.size, numbers)
+        stops = _stops(device, start, end)
+        is_large = list(map(least.__le__, map(blocks.size.__getitem__, numbers)))
+        rest = _summed(device, names, list(compress(numbers, map(not_, is_large))), stops)
+        numbers = list(compress(numbers, is_large))
+    return {
+        "from": start,
+        "to": end,
+        "blocks": {
+            "start": _steps(blocks.start[number] + 1 for number in numbers),
+            "length": [blocks.end[number] - blocks.start[number] for number in numbers],
+            "bytes": [blocks.size[number] for number in numbers],
+            "rest": [blocks.size[number] - blocks.requested[number] for number in numbers],
+            "bucket": [names.bucket[number] for number in numbers],
+            "site": [names.site[number] for number in numbers],
+            "phase": [names.phase[number] for number in numbers],
+        },
+        "stops": {"at": stops, "bytes": [device.curves.allocated[at] for at in stops]},
+        "rest": rest,
     }
 
 
@@ -145,18 +169,12 @@ class _Names:
         ]
 
 
-def _stops(device: DeviceAnalysis) -> list[int]:
-    """The highest instant of each of many equal stretches, and where the spans begin."""
-    allocated = device.curves.allocated
-    last = len(allocated) - 1
-    found = {0, last, device.peak_instant}
-    for number in range(_STOPS):
-        low, high = number * last // _STOPS, (number + 1) * last // _STOPS
-        stretch = allocated[low : high + 1]
-        found.add(low + stretch.index(max(stretch)))
-    spans = device.timetable.spans
+def _stops(device: DeviceAnalysis, start: int, end: int) -> list[int]:
+    """Instants at which the smaller blocks are summed: the highest ones, and where the spans begin."""
+    found = set(highest_instants(device.curves, _STOPS, start, end))
+    spans = [span.start for span in device.timetable.spans if start <= span.start <= end]
     if len(spans) < _STOPS // 2:
-        found.update(span.start for span in spans)
+        found.update(spans)
     return sorted(found)
 
 

@@ -51,83 +51,110 @@
     return steps.map((step) => (total += step));
   };
 
-  class Recording {
-    constructor(view) {
-      this.view = view;
-      const blocks = view.blocks;
+  // A stretch of the recording: its largest blocks one by one, the smaller ones summed at some instants.
+  class Part {
+    constructor(data) {
+      const blocks = data.blocks;
+      this.from = data.from;
+      this.to = data.to;
       this.count = blocks.bytes.length;
       this.start = Float64Array.from(summed(blocks.start));
       this.end = this.start.map((start, number) => start + blocks.length[number] - 1);
       this.bytes = Float64Array.from(blocks.bytes);
+      this.unused = blocks.rest;
       this.keys = { bucket: blocks.bucket, phase: blocks.phase, site: blocks.site };
-      this.rest = view.rest.map((row) => ({ ...row, bytes: summed(row.bytes) }));
-      this.isExact = view.stops.at.length === 0;
-      this.names = { bucket: data.buckets, phase: data.phases, site: view.sites };
-      if (this.isExact) {
-        this.total = new Float64Array(view.instants + 2);
-        for (let number = 0; number < this.count; number++) {
-          this.total[this.start[number]] += this.bytes[number];
-          this.total[this.end[number] + 1] -= this.bytes[number];
-        }
-        for (let at = 1; at < this.total.length; at++) this.total[at] += this.total[at - 1];
+      this.rest = data.rest.map((row) => ({ ...row, bytes: summed(row.bytes) }));
+      this.stops = data.stops;
+      this.isExact = data.stops.at.length === 0;
+      if (this.isExact) this.sumUp();
+    }
+
+    sumUp() {
+      this.total = new Float64Array(this.to - this.from + 2);
+      const place = (instant) => Math.min(Math.max(instant - this.from, 0), this.to - this.from + 1);
+      for (let number = 0; number < this.count; number++) {
+        this.total[place(this.start[number])] += this.bytes[number];
+        this.total[place(this.end[number] + 1)] -= this.bytes[number];
       }
+      for (let at = 1; at < this.total.length; at++) this.total[at] += this.total[at - 1];
+    }
+
+    highest(low, high) {
+      let best = low;
+      if (this.isExact) {
+        for (let at = low + 1; at <= high; at++) {
+          if (this.total[at - this.from] > this.total[best - this.from]) best = at;
+        }
+        return best;
+      }
+      let most = -1;
+      for (let at = lowerBound(this.stops.at, low); at < this.stops.at.length && this.stops.at[at] <= high; at++) {
+        if (this.stops.bytes[at] > most) { most = this.stops.bytes[at]; best = this.stops.at[at]; }
+      }
+      return best;
+    }
+
+    stopBefore(instant) {
+      const at = lowerBound(this.stops.at, instant);
+      return this.stops.at[at] === instant ? at : Math.max(0, at - 1);
+    }
+  }
+
+  class Recording {
+    constructor(view) {
+      this.view = view;
+      this.parts = view.parts.map((part) => new Part(part));
+      this.names = { bucket: data.buckets, phase: data.phases, site: view.sites };
+    }
+
+    // The shortest part that holds a stretch: the whole recording, or a step that is known more closely.
+    part(from, to) {
+      return this.parts.filter((part) => part.from <= from && to <= part.to)
+        .reduce((best, part) => (part.to - part.from < best.to - best.from ? part : best));
     }
 
     // The highest instant of each of `width` equal stretches.
     columns(from, to, width) {
+      const part = this.part(from, to);
       const stretches = Math.max(1, Math.min(width, to - from + 1));
       const chosen = new Float64Array(stretches);
-      const stops = this.view.stops;
       for (let column = 0; column < stretches; column++) {
         const low = from + Math.floor(column * (to - from + 1) / stretches);
         const high = Math.max(low, from + Math.floor((column + 1) * (to - from + 1) / stretches) - 1);
-        let best = low;
-        if (this.isExact) {
-          for (let at = low + 1; at <= high; at++) if (this.total[at] > this.total[best]) best = at;
-        } else {
-          let most = -1;
-          for (let at = lowerBound(stops.at, low); at < stops.at.length && stops.at[at] <= high; at++) {
-            if (stops.bytes[at] > most) { most = stops.bytes[at]; best = stops.at[at]; }
-          }
-        }
-        chosen[column] = best;
+        chosen[column] = part.highest(low, high);
       }
       return chosen;
     }
 
     // One curve a key, at the given instants.
     curves(mode, instants) {
+      const part = this.part(instants[0], instants[instants.length - 1]);
       const curves = this.names[mode].map(() => null);
       const curve = (key) => (curves[key] ??= new Float64Array(instants.length + 1));
-      const keys = this.keys[mode];
-      for (let number = 0; number < this.count; number++) {
-        const first = lowerBound(instants, this.start[number]);
-        const last = lowerBound(instants, this.end[number] + 1);
+      const keys = part.keys[mode];
+      for (let number = 0; number < part.count; number++) {
+        const first = lowerBound(instants, part.start[number]);
+        const last = lowerBound(instants, part.end[number] + 1);
         if (first < last) {
           const row = curve(keys[number]);
-          row[first] += this.bytes[number];
-          row[last] -= this.bytes[number];
+          row[first] += part.bytes[number];
+          row[last] -= part.bytes[number];
         }
       }
       for (const row of curves) if (row) for (let at = 1; at < row.length; at++) row[at] += row[at - 1];
-      if (this.rest.length) {
-        const stops = instants.length ? Array.from(instants, (at) => this.stopBefore(at)) : [];
-        for (const part of this.rest) {
-          const row = curve(part[mode]);
-          stops.forEach((stop, column) => { row[column] += part.bytes[stop]; });
+      if (part.rest.length) {
+        const stops = Array.from(instants, (at) => part.stopBefore(at));
+        for (const group of part.rest) {
+          const row = curve(group[mode]);
+          stops.forEach((stop, column) => { row[column] += group.bytes[stop]; });
         }
       }
       return curves;
     }
 
-    stopBefore(instant) {
-      const stops = this.view.stops.at;
-      const at = lowerBound(stops, instant);
-      return stops[at] === instant ? at : Math.max(0, at - 1);
-    }
-
     // What is there at an instant, largest first.
     at(mode, instant) {
+      const part = this.part(instant, instant);
       const found = new Map();
       const add = (key, bytes, blocks) => {
         const row = found.get(key) ?? { key, bytes: 0, blocks: 0 };
@@ -135,15 +162,29 @@
         row.blocks += blocks;
         found.set(key, row);
       };
-      const keys = this.keys[mode];
-      for (let number = 0; number < this.count; number++) {
-        if (this.start[number] <= instant && instant <= this.end[number]) add(keys[number], this.bytes[number], 1);
+      const keys = part.keys[mode];
+      for (let number = 0; number < part.count; number++) {
+        if (part.start[number] <= instant && instant <= part.end[number]) add(keys[number], part.bytes[number], 1);
       }
-      if (this.rest.length) {
-        const stop = this.stopBefore(instant);
-        for (const part of this.rest) if (part.bytes[stop]) add(part[mode], part.bytes[stop], 0);
+      if (part.rest.length) {
+        const stop = part.stopBefore(instant);
+        for (const group of part.rest) if (group.bytes[stop]) add(group[mode], group.bytes[stop], 0);
       }
       return [...found.values()].sort((a, b) => b.bytes - a.bytes);
+    }
+
+    // What the program asked for, where every block is known.
+    requested(instant) {
+      if (instant === this.view.peak) return this.view.peak_requested_bytes;
+      const part = this.part(instant, instant);
+      if (!part.isExact) return null;
+      let total = 0;
+      for (let number = 0; number < part.count; number++) {
+        if (part.start[number] <= instant && instant <= part.end[number]) {
+          total += part.bytes[number] - part.unused[number];
+        }
+      }
+      return total;
     }
 
     span(instant) {
@@ -199,7 +240,12 @@
           this.select.append(made);
         };
         option("all", "Whole recording");
-        steps.slice(0, 500).forEach((step) => option(String(step), "Step " + step));
+        const closely = (step) => {
+          const spans = this.view.spans.filter((span) => span[1] === step);
+          const part = this.recording.part(spans[0][2], spans[spans.length - 1][3]);
+          return !part.isExact && part === this.recording.parts[0] ? " (sampled)" : "";
+        };
+        steps.slice(0, 500).forEach((step) => option(String(step), `Step ${step}${closely(step)}`));
         option("zoom", "Selection");
         this.select.addEventListener("change", () => this.showStep(this.select.value));
         tools.append(this.select);
@@ -544,6 +590,8 @@
       const where = [`after event ${COUNT.format(instant)} of ${COUNT.format(this.view.instants)}`];
       if (span) where.push(span[1] ? `${data.phases[span[0]]} of step ${span[1]}` : data.phases[span[0]]);
       if (time !== null) where.push(this.seconds(time));
+      const requested = this.recording.requested(instant);
+      if (requested !== null) where.push(`requested ${gib(requested)}`);
       this.at.replaceChildren(element("strong", "", `${place}: ${gib(total)}`), document.createTextNode(", " + where.join(", ")));
       const head = element("tr");
       const heading = { bucket: "Bucket", phase: "Allocated during", site: "Call site" }[this.mode];
