@@ -34,7 +34,7 @@ _COMMUNICATION = BUCKETS.index("communication")
 _TEMPORARIES = BUCKETS.index("temporaries")
 _WORKSPACE = BUCKETS.index("workspace")
 
-_CATEGORIES = {
+_CATEGORIES: dict[str, int] = {
     "parameter": _WEIGHTS,
     "optimizer_state": _STATE,
     "gradient": _GRADIENTS,
