@@ -174,3 +174,11 @@ def test_a_reader_who_leaves_early_ends_it_quietly() -> None:
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
     )
     assert (done.stderr, done.stdout.count("\n")) == ("", 1)
+
+
+def test_a_predicted_step_is_saved_as_a_snapshot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "predicted.pickle"
+    assert run(capsys, "estimate", "-m", "gpt2-124m", "-s", "64", "--snapshot", str(file))[0] == 0
+    status, out, _ = run(capsys, "snapshot", str(file))
+    assert status == 0
+    assert out.startswith("The peak is")

@@ -44,6 +44,7 @@ def write_snapshot(
     events: Sequence[int],
     *,
     stacks: Sequence[Sequence[Frame]] | None = None,
+    categories: Sequence[str] = (),
     regions: Sequence[Region] = (),
     settings: AllocatorSettings | None = None,
     capacity_bytes: int | None = None,
@@ -56,7 +57,8 @@ def write_snapshot(
 ) -> bytes:
     """The bytes of a snapshot of ``events`` (the stream that `replay` takes).
 
-    ``stacks`` holds each allocation's call stack, innermost frame first, by allocation number. Times count
+    ``stacks`` holds each allocation's call stack, innermost frame first, and ``categories`` what it is for, in
+    the field that torch's profiler uses for that, both by allocation number. Times count
     events, two ticks each, since a prediction has no clock. When memory runs out the trace ends in an
     ``oom`` entry, as a real one does.
     """
@@ -64,7 +66,7 @@ def write_snapshot(
     allocator = CachingAllocator(
         settings, capacity_bytes=capacity_bytes, outside_bytes=outside_bytes, placement=placement
     )
-    writer = _Writer(events, stacks or (), streams or (), pools or ())
+    writer = _Writer(events, stacks or (), categories, streams or (), pools or ())
     journal = allocator.keep_journal()
     trace: list[Entry] = []
     number = 0
@@ -102,18 +104,23 @@ class _Writer:
         self,
         events: Sequence[int],
         stacks: Sequence[Sequence[Frame]],
+        categories: Sequence[str],
         streams: Sequence[int],
         pools: Sequence[int],
     ) -> None:
         self._sizes = [event for event in events if event > 0]
         self._stacks, self._streams, self._pools = stacks, streams, pools
+        self._categories = categories
         self._frames: dict[tuple[Frame, ...], list[Entry]] = {}
         self._no_frames: list[Entry] = []
 
     def entry(self, index: int, action: str, address: int, number: int) -> Entry:
         stream = self._streams[number] if self._streams else 0
         pool = self._pools[number] if self._pools else 0
-        return self._entry(index, action, address, self._sizes[number], stream, pool, self._stack(number))
+        entry = self._entry(index, action, address, self._sizes[number], stream, pool, self._stack(number))
+        if self._categories:
+            entry["category"] = self._categories[number]
+        return entry
 
     def segment_entry(self, index: int, number: int | None, action: SegmentAction) -> Entry:
         return self._entry(index, *action, self._no_frames if number is None else self._stack(number))
@@ -126,7 +133,7 @@ class _Writer:
     def _entry(
         self, index: int, action: str, address: int, size: int, stream: int, pool: int, frames: list[Entry]
     ) -> Entry:
-        return {
+        entry: Entry = {
             "action": action,
             "addr": address,
             "size": size,
@@ -137,6 +144,7 @@ class _Writer:
             "user_metadata": "",
             "frames": frames,
         }
+        return {**entry, "category": ""} if self._categories else entry
 
     def segment(self, held: MappedRange, device_index: int) -> Entry:
         blocks = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from trainmem.allocator import AllocatorSettings
@@ -33,6 +34,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--capacity", metavar="SIZE", help="answer as a device of this size would, e.g. 24GiB"
     )
+    parser.add_argument(
+        "--snapshot",
+        metavar="FILE",
+        help="save the predicted steps as a snapshot for PyTorch's memory_viz or `trainmem snapshot`",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object (schema trainmem.estimate/1)")
     parser.add_argument("--jobs", metavar="FILE", help="one job a line; one answer a line")
 
@@ -47,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
         from trainmem.capacity import answer_capacity
 
         return answer_capacity(job, args.capacity, engine=args.engine, settings=settings, as_json=args.json)
+    if args.snapshot:
+        _save_snapshot(job, args, settings)
     known = device(job.device)
     answer = estimate(job, args.engine, args.detail, settings=settings)
     if args.json:
@@ -55,6 +63,14 @@ def run(args: argparse.Namespace) -> int:
     _table(job, answer)
     _verdicts(job, answer, known.name, settings)
     return 0
+
+
+def _save_snapshot(job: TrainingJob, args: argparse.Namespace, settings: AllocatorSettings | None) -> None:
+    from trainmem.predicted_snapshot import predicted_snapshot
+
+    data = predicted_snapshot(job, args.engine, settings)
+    Path(args.snapshot).write_bytes(data)
+    print(f"snapshot of {len(data):,} bytes in {args.snapshot}", file=sys.stderr)
 
 
 def _many(args: argparse.Namespace, settings: AllocatorSettings | None) -> int:

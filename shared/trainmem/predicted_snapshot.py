@@ -1,0 +1,46 @@
+"""The predicted step as a snapshot file, to be opened beside a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainmem.allocator import AllocatorSettings, Frame, Region, write_snapshot
+from trainmem.buckets import BUCKETS
+from trainmem.estimate import Engine, recording_of
+from trainmem.instant import short_op
+from trainmem.job import TrainingJob
+from trainmem.recording import Recording
+
+__all__ = ["predicted_snapshot"]
+
+
+def predicted_snapshot(
+    job: TrainingJob, engine: Engine = "tape", settings: AllocatorSettings | None = None
+) -> bytes:
+    """Loading and three steps of ``job`` as ``torch.cuda.memory._dump_snapshot`` would have written them.
+
+    An allocation's stack is its op and the module that ran it; its category is its bucket. Raises `JobError`
+    where the job cannot be replayed.
+    """
+    recording = recording_of(job, engine)
+    return write_snapshot(
+        recording.events,
+        stacks=[
+            (Frame(short_op(op), filename=f"{module or 'model'}.py"),)
+            for op, module in zip(recording.op_of, recording.module_of, strict=True)
+        ],
+        categories=[BUCKETS[bucket] for bucket in recording.bucket_of],
+        regions=_regions(recording),
+        settings=settings,
+        streams=recording.streams(),
+        empty_cache_before=recording.empty_cache_before,
+    )
+
+
+def _regions(recording: Recording) -> Sequence[Region]:
+    """The phases of the steps, by the names that `torch.profiler` users give them."""
+    marks = recording.marks
+    ends = [mark.event for mark in marks[1:]] + [len(recording.events)]
+    return [
+        Region(mark.phase, mark.event, end) for mark, end in zip(marks, ends, strict=True) if mark.step > 0
+    ]
