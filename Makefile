@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PORT ?= 7860
+FUZZ_SECONDS ?= 60
 PYTEST_ARGS ?= -n auto --dist loadfile
 
 .PHONY: demo test check bench fuzz install install-space clean
@@ -40,7 +41,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m bench
 
 fuzz: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/fuzz --fuzz-seconds=$(or $(SECONDS_),60)
+	$(BIN)/python -m pytest tests/fuzz --fuzz-seconds=$(FUZZ_SECONDS)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
