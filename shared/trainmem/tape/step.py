@@ -132,7 +132,7 @@ class _Layout:
         direction, block = part.label
         self._base[(direction, real)] = len(recording.bucket_of)
         bases: list[int] = []
-        everywhere: list[int] = []
+        others: dict[int, list[int]] = {}
         shared: set[int] = set()
         for slot, (home_direction, home) in enumerate(template.homes):
             where = program.real_blocks(home, self.layers)[0]
@@ -141,21 +141,22 @@ class _Layout:
             elif not program.outside(block):
                 where = real + home - block
             elif program.repeats(home):
-                everywhere.append(slot)
+                # a repeated block stands for all of its kind: what is freed of it here is freed of each of them
+                inner = program.real_blocks(home, self.layers)[1:]
+                others[slot] = [self._base[(home_direction, number)] for number in inner]
             bases.append(self._base[(home_direction, where)])
         skipped = set() if last else shared
-        recording.events += [
-            value if slot < 0 else ~(bases[slot] + value)
-            for value, slot in template.code
-            if slot not in skipped
-        ]
-        for slot in everywhere:
-            # a repeated block stands for all of its kind: what is freed of it here is freed of each of them
-            home_direction, home = template.homes[slot]
-            ordinals = [value for value, at in template.code if at == slot]
-            for inner in program.real_blocks(home, self.layers)[1:]:
-                base = self._base[(home_direction, inner)]
-                recording.events += [~(base + ordinal) for ordinal in ordinals]
+        events = recording.events
+        if others:
+            for value, slot in template.code:
+                events.append(value if slot < 0 else ~(bases[slot] + value))
+                events += [~(base + value) for base in others.get(slot, ())]
+        else:
+            events += [
+                value if slot < 0 else ~(bases[slot] + value)
+                for value, slot in template.code
+                if slot not in skipped
+            ]
         recording.bucket_of += template.buckets
         recording.op_of += template.names
         if any(template.streams):

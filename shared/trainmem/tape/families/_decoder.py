@@ -154,10 +154,11 @@ def eager_attention(
     width = q.itemsize
     keys = repeat_kv(model, k)
     values = repeat_kv(model, v)
-    contiguous = model.structure.grouped and not model.structure.one_head
+    grouped, expanded = model.structure.grouped, model.structure.grouped and model.structure.one_head
     # autocast's copy of a single expanded head is contiguous
-    copied = contiguous or (model.structure.one_head and tape.autocast not in (0, keys.itemsize))
-    copies = (not heads_first, not (copied or heads_first))
+    copied = tape.autocast not in (0, keys.itemsize)
+    key_copies = not copied if expanded else not (grouped or heads_first)
+    copies = (not heads_first, key_copies)
     weights = ops.scale(tape, ops.matmul(tape, q, keys, SCORES, copies=copies))
     if soft_cap:
         weights = ops.scale(tape, weights, "soft cap")
@@ -167,7 +168,7 @@ def eager_attention(
         weights = ops.add(tape, weights, mask)
     weights = tape.cast(ops.softmax(tape, weights, wide=True), width)
     weights = ops.dropout(tape, weights, model.drops("attention"))
-    output = ops.matmul(tape, weights, values, QUERY, copies=(False, not contiguous))
+    output = ops.matmul(tape, weights, values, QUERY, copies=(False, expanded or not grouped))
     output = ops.clone(tape, output, copies_back=True)
     return tape.view(output, ("b", "s", "q")), weights
 

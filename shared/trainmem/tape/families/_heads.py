@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainmem.tape import ops
+from trainmem.tape import ops, sorting
 from trainmem.tape.core import Gradients, Tape, Tensor
 from trainmem.tape.families._decoder import causal_loss, language_loss
 from trainmem.tape.model import Model
@@ -52,11 +52,26 @@ def _last_token_loss(model: Model, hidden: Tensor) -> Tensor:
 
 
 def _picked(tape: Tape, logits: Tensor, last: Tensor) -> Tensor:
-    """logits[arange(b), last]; backward adds the gradient into zeros, after sorting the indices."""
+    """logits[arange(b), last]; backward adds the gradient into zeros, after sorting the indices.
+
+    ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel.
+    """
     shape, itemsize = logits.shape, logits.itemsize
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
-        return [tape.alloc(shape, itemsize, "index backward")]
+        out = tape.alloc(shape, itemsize, "index backward")
+        wrapped = tape.alloc(("b",), 8, "index_put wrapped rows")
+        scaled = tape.alloc(("b",), 8, "index_put rows")
+        del wrapped
+        columns = tape.alloc(("b",), 8, "index_put wrapped columns")
+        linear = tape.alloc(("b",), 8, "index_put linear indices")
+        del columns, scaled
+        ordered = tape.alloc(("b",), 8, "index_put sorted indices")
+        origin = tape.alloc(("b",), 8, "index_put original indices")
+        arange = tape.alloc(("b",), 8, "index_put arange")
+        tape.scratch((sorting.indexed_rows_scratch, ("b",), ("b", "s")), "index_put sort")
+        del arange, origin, ordered, linear
+        return [out]
 
     rows = tape.alloc(("b",), 8, "batch rows")
     return tape.op("index", [logits], ("b", "labels"), itemsize, backward, saves=[rows, last])
