@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from trainmem.job import Lora, TrainingJob
+from trainmem.device import device
+from trainmem.job import Lora, Precision, Sharding, TrainingJob
 
-__all__ = ["LEVERS_BY_COST", "Mathematics", "MemoryLever"]
+__all__ = ["ALL_LEVERS", "CLUSTER_LEVERS", "LEVERS_BY_COST", "Mathematics", "MemoryLever"]
 
 Mathematics = Literal["identical", "changes numerics", "trains fewer parameters"]
+
+_AUTOCAST: tuple[Precision, ...] = ("amp_bf16", "amp_fp16", "fsdp_mp_bf16")
+MOST_RANKS = 64
+"""Beyond it a shard of the state is small beside what every rank holds whole."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryLever:
     """One change to a job. ``pull`` answers the changed job, or None where it does not apply.
 
-    ``name`` is a noun phrase for sentences ("checkpointing every block").
+    ``name`` is a noun phrase for sentences ("checkpointing every block"). A lever that ``repeats`` can be
+    pulled again on its own answer: a micro batch is halved, ranks are doubled.
     """
 
     key: str
     name: str
     mathematics: Mathematics
     pull: Callable[[TrainingJob], TrainingJob | None]
+    repeats: bool = False
 
 
 def _fused_attention(job: TrainingJob) -> TrainingJob | None:
@@ -79,19 +86,46 @@ def _qlora(job: TrainingJob) -> TrainingJob | None:
     return job.with_(lora=job.lora or Lora(), precision="bf16", base_quantization="nf4")
 
 
+def _shard(job: TrainingJob) -> TrainingJob | None:
+    sharding = job.sharding
+    ranks = 2 * sharding.data_parallel if sharding.mode == "fsdp2" else max(2, sharding.data_parallel)
+    if ranks > MOST_RANKS or sharding.offload != "none":
+        return None
+    return job.with_(sharding=replace(sharding, mode="fsdp2", data_parallel=ranks))
+
+
+def _offload(job: TrainingJob) -> TrainingJob | None:
+    """DeepSpeed's ZeRO-Offload: optimizer state and master weights live in the host's memory.
+
+    Not where CPU and GPU share one memory: there it moves nothing.
+    """
+    if job.sharding.mode != "none" or job.lora is not None or device(job.device).integrated:
+        return None
+    # It keeps 16-bit parameters on the device, and the fp32 masters with the state on the host.
+    precision = "bf16_master" if job.precision in _AUTOCAST else job.precision
+    return job.with_(precision=precision, sharding=Sharding(mode="zero2", offload="cpu"))
+
+
 LEVERS_BY_COST: tuple[MemoryLever, ...] = (
     MemoryLever(key="attention", name="fused attention", mathematics="identical", pull=_fused_attention),
     MemoryLever(
-        key="zero_grad", name="zero_grad(set_to_none=True)", mathematics="identical", pull=_set_to_none
+        key="zero_grad",
+        name="zero_grad(set_to_none=True)",
+        mathematics="identical",
+        pull=_set_to_none,
     ),
     MemoryLever(
-        key="optimizer_fused", name="the fused optimizer", mathematics="identical", pull=_fused_optimizer
+        key="optimizer_fused",
+        name="the fused optimizer",
+        mathematics="identical",
+        pull=_fused_optimizer,
     ),
     MemoryLever(
         key="micro_batch",
         name="half the micro batch with twice the accumulation",
         mathematics="identical",
         pull=_halve_micro_batch,
+        repeats=True,
     ),
     MemoryLever(key="loss", name="the fused loss", mathematics="identical", pull=_fused_loss),
     MemoryLever(key="checkpointing", name="checkpointing", mathematics="identical", pull=_checkpointing),
@@ -107,3 +141,16 @@ LEVERS_BY_COST: tuple[MemoryLever, ...] = (
     MemoryLever(key="lora", name="LoRA", mathematics="trains fewer parameters", pull=_lora),
     MemoryLever(key="qlora", name="QLoRA", mathematics="trains fewer parameters", pull=_qlora),
 )
+"""What one device can do by itself."""
+
+CLUSTER_LEVERS: tuple[MemoryLever, ...] = (
+    MemoryLever(
+        key="sharding", name="FSDP2 over more devices", mathematics="identical", pull=_shard, repeats=True
+    ),
+    MemoryLever(
+        key="offload", name="ZeRO-Offload to the host", mathematics="changes numerics", pull=_offload
+    ),
+)
+"""What needs more devices, or a host beside the device."""
+
+ALL_LEVERS: tuple[MemoryLever, ...] = (*LEVERS_BY_COST, *CLUSTER_LEVERS)

@@ -1,0 +1,124 @@
+"""The largest micro batch and the longest sequence of a job on a device: the next one does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from trainmem.estimate import Detail, Estimate
+from trainmem.fit.measured import largest_batch_row
+from trainmem.fit.outcome import answer, can_fit, fits, held_bytes, outcome
+from trainmem.fit.room import Room
+from trainmem.fit.search import largest, largest_from
+from trainmem.job import Lora, TrainingJob
+from trainmem.model import resolve
+
+__all__ = ["Configuration", "Lever", "Limit", "configurations", "largest_micro_batch", "longest_sequence"]
+
+Lever = Literal["micro_batch", "sequence_length"]
+
+_MOST: dict[Lever, int] = {"micro_batch": 1 << 16, "sequence_length": 1 << 22}
+_TOKENS_AT_ONCE = 1 << 31
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limit:
+    """The largest value of one lever that fits, everything else as in the job.
+
+    ``value`` 0: not even 1 fits. ``is_model_end``: not the memory but the model ends there (its positions).
+    ``tight``: see `Outcome`. ``estimate`` is the answer at ``value``, None at 0. ``measured`` is what was found
+    on that very device, where it was.
+    """
+
+    lever: Lever
+    value: int
+    tight: bool
+    is_model_end: bool
+    estimate: Estimate | None
+    measured: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """For the command line."""
+        found = self.estimate
+        return {
+            "lever": self.lever,
+            "largest": self.value,
+            "tight": self.tight,
+            "ends_with_the_model": self.is_model_end,
+            "peak_allocated_bytes": found.peak_allocated_bytes if found else None,
+            "peak_reserved_bytes": found.peak_reserved_bytes if found else None,
+            "measured": self.measured,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Configuration:
+    """A job as it is, or with the levers that its limits are usually asked for."""
+
+    title: str
+    job: TrainingJob
+
+
+def configurations(job: TrainingJob) -> tuple[Configuration, ...]:
+    """The job as set, with checkpointing, with 8-bit AdamW, with both, with LoRA and with QLoRA; each once."""
+    with_8bit = {"optimizer": "adamw8bit"} if job.lora is None else {}
+    wanted: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("as set", {}),
+        ("with checkpointing", {"checkpointing": "full"}),
+        ("with AdamW 8-bit", with_8bit),
+        ("with both", {"checkpointing": "full", **with_8bit}),
+    )
+    found = {job.with_(**changes): title for title, changes in reversed(wanted)}
+    if job.task == "causal_lm":
+        adapters = job.with_(
+            checkpointing="full", precision="bf16", optimizer="adamw", lora=job.lora or Lora()
+        )
+        packed = adapters.with_(base_quantization="nf4")
+        for title, changed in (("LoRA, checkpointing", adapters), ("QLoRA, checkpointing", packed)):
+            found.setdefault(changed, title)
+    order = {title: at for at, (title, _) in enumerate(wanted)}
+    return tuple(
+        Configuration(title=title, job=changed)
+        for changed, title in sorted(found.items(), key=lambda item: order.get(item[1], len(order)))
+    )
+
+
+def largest_micro_batch(job: TrainingJob, room: Room, detail: Detail = "exact") -> Limit:
+    """The largest micro batch at the job's sequence length."""
+    most = min(_MOST["micro_batch"], _TOKENS_AT_ONCE // job.sequence_length)
+    found = _limit(job, room, detail, "micro_batch", most)
+    row = None if room.is_budget else largest_batch_row(job, room.device.name)
+    return replace(found, measured=int(row.measured["largest_micro_batch"])) if row else found
+
+
+def longest_sequence(job: TrainingJob, room: Room, detail: Detail = "exact") -> Limit:
+    """The longest sequence, to the token, at the job's micro batch and within the model's positions."""
+    positions = resolve(job.with_(sequence_length=1)).architecture.max_positions
+    most = min(_MOST["sequence_length"], _TOKENS_AT_ONCE // job.micro_batch)
+    return _limit(job, room, detail, "sequence_length", min(most, positions or most))
+
+
+def _limit(job: TrainingJob, room: Room, detail: Detail, lever: Lever, most: int) -> Limit:
+    def at(value: int) -> TrainingJob:
+        return job.with_(**{lever: value})
+
+    def fitting(value: int) -> bool:
+        return fits(at(value), room, detail)
+
+    value = largest(most, lambda n: can_fit(at(n), room))
+    if value and detail == "exact" and not fitting(value):
+        # What the allocator holds above the fast peak is about the same share a little further down.
+        found = answer(at(value), "exact")
+        share = held_bytes(found) / answer(at(value), "fast").peak_allocated_bytes
+        limit = room.limit_bytes
+        guess = largest(value, lambda n: answer(at(n), "fast").peak_allocated_bytes * share <= limit)
+        value = largest_from(guess, value, fitting, stride=max(1, value // 256))
+    if not value:
+        return Limit(lever=lever, value=0, tight=False, is_model_end=False, estimate=None)
+    return Limit(
+        lever=lever,
+        value=value,
+        tight=outcome(at(value), room, detail).tight,
+        is_model_end=value == most,
+        estimate=answer(at(value), detail),
+    )

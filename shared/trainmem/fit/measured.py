@@ -1,0 +1,76 @@
+"""Published rows beside predictions: what was really measured of a job."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+from trainmem.job import JobError, TrainingJob
+from trainmem.model import resolve
+from trainmem.model.catalogue import find
+from trainmem.results import MeasuredRow, published_rows
+from trainmem.results.plausible import device_of_gpu
+
+__all__ = ["canonical", "largest_batch_row", "rows_of", "step_rows"]
+
+
+def canonical(job: TrainingJob) -> TrainingJob:
+    """``job`` as a key: the same for every device, every name of its model, and that model's own config."""
+    try:
+        name = find(job.model or "").name
+    except JobError:
+        return replace(job, device="h200")
+    named = replace(job, model=name, config=None, device="h200")
+    if job.config is None:
+        return named
+    try:
+        same = resolve(named).architecture == resolve(job).architecture
+    except JobError:
+        # A config may have more positions than the model of its name.
+        same = False
+    return named if same else replace(job, model=name, device="h200")
+
+
+_ENDED = ("ok", "oom")
+"""Outcomes that say something of the job; the others were stopped, or not run at all."""
+
+
+@cache
+def _by_job() -> dict[TrainingJob, tuple[MeasuredRow, ...]]:
+    found: dict[TrainingJob, list[MeasuredRow]] = defaultdict(list)
+    for row in published_rows():
+        if row.job is not None and row.kind == "step" and row.outcome in _ENDED:
+            found[canonical(row.job)].append(row)
+    return {job: tuple(rows) for job, rows in found.items()}
+
+
+def rows_of(job: TrainingJob) -> tuple[MeasuredRow, ...]:
+    """The measured steps of exactly this job, on whatever machine, however they ended."""
+    return _by_job().get(canonical(job), ())
+
+
+@cache
+def _largest_batches() -> dict[TrainingJob, tuple[MeasuredRow, ...]]:
+    found: dict[TrainingJob, list[MeasuredRow]] = defaultdict(list)
+    for row in published_rows():
+        if row.job is not None and row.kind == "largest_batch" and row.measured.get("proved"):
+            found[canonical(row.job.with_(micro_batch=1))].append(row)
+    return {job: tuple(rows) for job, rows in found.items()}
+
+
+def largest_batch_row(job: TrainingJob, device: str) -> MeasuredRow | None:
+    """The proved measurement of the job's largest micro batch on that very device, whole."""
+    for row in _largest_batches().get(canonical(job.with_(micro_batch=1)), ()):
+        known = device_of_gpu(str(row.environment.get("gpu")))
+        if known is not None and known.name == device and not row.environment.get("capacity_text"):
+            return row
+    return None
+
+
+def step_rows() -> Iterator[tuple[TrainingJob, MeasuredRow]]:
+    """Every measured step with its job as a key."""
+    for job, rows in _by_job().items():
+        for row in rows:
+            yield job, row

@@ -1,0 +1,198 @@
+"""Does one job fit? A bound in half a millisecond, and the machine's own answer in a tenth of a second."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal
+
+from trainmem.allocator import CachingAllocator
+from trainmem.estimate import Detail, Estimate, estimate
+from trainmem.fit.ranks import estimate_rank
+from trainmem.fit.room import Room
+from trainmem.job import BaseQuantization, Lora, Optimizer, Precision, Sharding, TrainingJob
+from trainmem.model import Architecture, resolve
+from trainmem.recording import Recording, without_collections
+from trainmem.tape import record
+from trainmem.whiteboard.adapters import frozen_base, lora_parameters, trainable_shapes
+from trainmem.whiteboard.optimizer_state import optimizer_state
+from trainmem.whiteboard.sharding import offload_leaves_device, shares
+from trainmem.whiteboard.states import RECIPES, recipe_of
+
+__all__ = ["Basis", "Outcome", "answer", "can_fit", "fits", "held_bytes", "least_bytes", "outcome"]
+
+Basis = Literal["allocator", "bound", "sum"]
+"""allocator: three steps replayed through it; bound: the fast peak, which the allocator never stays below;
+sum: an engine without an allocator (the whiteboard, a shard)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """Whether a job fits.
+
+    ``tight``: only because the allocator gives idle segments back to the device and asks again, which costs
+    time at every step it happens; with expandable segments it would not need to.
+    """
+
+    fits: bool
+    tight: bool = False
+    basis: Basis
+
+
+def answer(job: TrainingJob, detail: Detail) -> Estimate:
+    """The tape's estimate of one rank, and where it knows FSDP2 alone, what `estimate_rank` makes of it."""
+    short = _short(job)
+    found = _fast(short)
+    if found.engine != "tape" and job.sharding != Sharding():
+        return estimate_rank(job)
+    if found.engine == "tape" and detail == "exact":
+        found = estimate(short, "tape", "exact")
+    return replace(found, job=job)
+
+
+def _short(job: TrainingJob) -> TrainingJob:
+    """The same peaks sooner: a third micro batch does what the second did, add to gradients that exist."""
+    return job if job.accumulation <= 2 else replace(job, accumulation=2)
+
+
+@lru_cache(maxsize=4096)
+def _fast(job: TrainingJob) -> Estimate:
+    return estimate(job, "tape", "fast")
+
+
+def held_bytes(found: Estimate) -> int:
+    """What the allocator holds at the peak: reserved where it was replayed, else allocated."""
+    reserved = found.peak_reserved_bytes
+    return found.peak_allocated_bytes if reserved is None else reserved
+
+
+def least_bytes(job: TrainingJob) -> int:
+    """A bound from below in microseconds: what is alive together in the optimizer step of one rank.
+
+    Equation: weights + master weights + gradients + optimizer state, + AdamW's foreach temporary (one state a
+    trainable parameter), with gradients in fp32 where master weights are updated. Units: bytes.
+    Leaves out: everything that depends on batch, length, attention, loss and checkpointing, so it is a bound
+    for all of them. Source: `trainmem.whiteboard`.
+    """
+    architecture = resolve(job).architecture
+    recipe, over = recipe_of(job), shares(job.sharding)
+    trained, weights = _weights(architecture, job.lora, job.base_quantization, job.precision)
+    gradients = trained * (recipe.master_bytes or recipe.gradient_bytes)
+    on_device = weights // over.weights + gradients // over.gradients
+    if offload_leaves_device(job):
+        return on_device
+    each = recipe.master_bytes + recipe.compensation_bytes
+    if job.optimizer == "adamw" and job.precision not in ("bf16_kahan", "bf16_stochastic"):
+        each += recipe.state_bytes
+    state = _state(architecture, job.lora, job.optimizer, recipe.state_bytes)
+    return on_device + (state + trained * each) // over.optimizer
+
+
+@lru_cache(maxsize=4096)
+def _weights(
+    architecture: Architecture, lora: Lora | None, quantization: BaseQuantization, precision: Precision
+) -> tuple[int, int]:
+    """Trainable parameters, and bytes of all weights that the model computes with."""
+    size = RECIPES[precision].weight_bytes
+    if lora is None:
+        return architecture.parameter_count, architecture.parameter_count * size
+    base, trained = frozen_base(architecture, quantization, size), lora_parameters(architecture, lora)
+    return trained, base.packed_bytes + base.plain_bytes + trained * RECIPES["fp32"].weight_bytes
+
+
+@lru_cache(maxsize=4096)
+def _state(architecture: Architecture, lora: Lora | None, optimizer: Optimizer, each_bytes: int) -> int:
+    return optimizer_state(optimizer, trainable_shapes(architecture, lora), each_bytes).device_bytes
+
+
+def _outside_bytes(job: TrainingJob, room: Room) -> int:
+    """Memory outside torch's allocator that comes out of the same pool: paged state, where CPU and GPU share
+    one memory."""
+    if not room.device.integrated or not job.optimizer.startswith("paged"):
+        return 0
+    shapes = trainable_shapes(resolve(job).architecture, job.lora)
+    return optimizer_state(job.optimizer, shapes, recipe_of(job).state_bytes).managed_bytes
+
+
+def can_fit(job: TrainingJob, room: Room) -> bool:
+    """False only where the job surely does not fit: its fast peak is more than the allocator may reserve."""
+    limit = room.limit_bytes - _outside_bytes(job, room)
+    return least_bytes(job) <= limit and answer(job, "fast").peak_allocated_bytes <= limit
+
+
+def outcome(job: TrainingJob, room: Room, detail: Detail = "exact") -> Outcome:
+    """Whether ``job`` fits into ``room``.
+
+    "fast" compares the fast peak with the limit: what it refuses does not fit, what it lets through may need
+    some percent more for the allocator's unsplit rests and idle pieces. "exact" asks the allocator: three
+    steps are replayed with ``limit_bytes`` to reserve, as the machine would run them.
+    """
+    if not can_fit(job, room):
+        return Outcome(fits=False, basis="bound")
+    if _fast(_short(job)).engine != "tape":
+        return Outcome(fits=True, basis="sum")
+    if detail == "fast":
+        return Outcome(fits=True, basis="bound")
+    return _through_the_allocator(job, room.limit_bytes - _outside_bytes(job, room))
+
+
+def fits(job: TrainingJob, room: Room, detail: Detail = "exact") -> bool:
+    """`Outcome.fits`."""
+    return outcome(job, room, detail).fits
+
+
+@lru_cache(maxsize=4096)
+def _through_the_allocator(job: TrainingJob, limit_bytes: int) -> Outcome:
+    recording = record(_short(job), resolve(job).architecture)
+    steps = next(mark.event for mark in recording.marks if mark.step > 0)
+    with without_collections():
+        found = _run(recording, steps, limit_bytes)
+        if found is None:
+            found = _run(_loaded_piece_by_piece(recording, steps), 0, limit_bytes)
+    return found or Outcome(fits=False, basis="allocator")
+
+
+def _run(recording: Recording, steps: int, limit_bytes: int) -> Outcome | None:
+    """The run of a recording whose steps begin at an event; None where the model cannot even be loaded."""
+    allocator = CachingAllocator(capacity_bytes=limit_bytes)
+    streams = defaultdict(int, recording.stream_of) if recording.stream_of else None
+    events, retries = recording.events, 0
+    for start, end in pairwise(sorted({0, steps, len(events), *recording.empty_cache_before})):
+        if start in recording.empty_cache_before:
+            allocator.empty_cache()
+        if start == steps:
+            retries = allocator.retries
+        allocator.feed(events[start:end], [], [], streams=streams)
+        if allocator.oom is not None:
+            return None if start < steps else Outcome(fits=False, basis="allocator")
+    return Outcome(fits=True, tight=allocator.retries > retries, basis="allocator")
+
+
+def _loaded_piece_by_piece(recording: Recording, steps: int) -> Recording:
+    """The same steps after a load that never holds more than what it leaves.
+
+    A model whose 16-bit weights alone are too large for the device is packed weight by weight from the host.
+    """
+    freed = {~event for event in recording.events[:steps] if event < 0}
+    numbers: dict[int, int] = {}
+    events: list[int] = []
+    number = 0
+    for event in recording.events:
+        if event > 0:
+            if number not in freed:
+                numbers[number] = len(numbers)
+                events.append(event)
+            number += 1
+        elif ~event in numbers:
+            events.append(~numbers[~event])
+    return replace(
+        recording,
+        events=events,
+        bucket_of=[recording.bucket_of[number] for number in numbers],
+        stream_of={
+            numbers[number]: stream for number, stream in recording.stream_of.items() if number in numbers
+        },
+        empty_cache_before=[],
+    )

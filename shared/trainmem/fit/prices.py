@@ -1,0 +1,150 @@
+"""What a lever costs in step time: from published timings where there are any, else from the step's floor."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal
+
+from trainmem.device import Device
+from trainmem.fit.floor import step_floor
+from trainmem.fit.measured import canonical, step_rows
+from trainmem.job import JobError, TrainingJob
+from trainmem.levers import ALL_LEVERS, MemoryLever
+from trainmem.model import resolve
+from trainmem.results import throughput_doubt
+from trainmem.results.plausible import device_of_gpu
+
+__all__ = ["Price", "price"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Price:
+    """A change of step time: ``share`` +0.25 is a quarter longer, -0.1 a tenth shorter.
+
+    "measured": the same change timed on a published machine, ``source`` says which rows; "computed": the
+    change of the floor, so of the part that arithmetic and bytes explain.
+    """
+
+    share: float
+    basis: Literal["measured", "computed"]
+    source: str
+
+    def to_json(self) -> dict[str, Any]:
+        """For the command line."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pair:
+    """Two timed steps that differ by a lever, pulled ``times`` times."""
+
+    before: TrainingJob
+    share: float
+    times: int
+    device: str | None
+    source: str
+    parameters: int
+
+
+def price(lever: MemoryLever, before: TrainingJob, after: TrainingJob, on: Device) -> Price:
+    """The price of going from ``before`` to ``after``, which ``lever`` was pulled for.
+
+    Of several timed pairs the nearest counts: the same device, as many pulls, the same recipe, then the size;
+    of several runs of one job the quickest.
+    """
+    pairs = _pairs().get(lever.key, ())
+    if pairs:
+        times, size = _times(lever, before, after), resolve(before).architecture.parameter_count
+
+        def distance(pair: _Pair) -> tuple[float, ...]:
+            other = pair.before
+            return (
+                pair.device != on.name,
+                abs(math.log2(pair.times / times)),
+                bool(other.lora) != bool(before.lora),
+                other.precision != before.precision,
+                other.optimizer != before.optimizer,
+                other.checkpointing != before.checkpointing,
+                abs(math.log(pair.parameters / size))
+                + abs(math.log(other.sequence_length / before.sequence_length)),
+            )
+
+        nearest = min(pairs, key=distance)
+        return Price(share=nearest.share, basis="measured", source=nearest.source)
+    old, new = step_floor(before, on), step_floor(after, on)
+    share = new.seconds / old.seconds - 1
+    if abs(share) < 0.0005:
+        return Price(share=0.0, basis="computed", source="the same arithmetic and bytes")
+    name = on.title.removeprefix("NVIDIA ")
+    return Price(
+        share=share,
+        basis="computed",
+        source=f"floor {old.seconds:.3g} s to {new.seconds:.3g} s on the {name}",
+    )
+
+
+def _times(lever: MemoryLever, before: TrainingJob, after: TrainingJob) -> int:
+    times, job = 0, lever.pull(before)
+    while job is not None:
+        times += 1
+        if job == after or not lever.repeats:
+            break
+        job = lever.pull(job)
+    return max(1, times)
+
+
+@cache
+def _pairs() -> dict[str, tuple[_Pair, ...]]:
+    """For every lever, the timed steps that differ by it alone, on one machine."""
+    timed: dict[str, dict[TrainingJob, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for job, row in step_rows():
+        if row.step_seconds and row.outcome == "ok" and not throughput_doubt(row):
+            timed[row.machine][job].append(row.step_seconds)
+    found: dict[str, list[_Pair]] = defaultdict(list)
+    for machine, rows in timed.items():
+        # A busy host only ever makes a step longer.
+        steps = {job: min(seconds) for job, seconds in rows.items()}
+        for before in steps:
+            for lever in ALL_LEVERS:
+                found[lever.key] += _pairs_of(lever, before, steps, machine)
+    return {key: tuple(pairs) for key, pairs in found.items()}
+
+
+def _pairs_of(
+    lever: MemoryLever, before: TrainingJob, steps: Mapping[TrainingJob, float], machine: str
+) -> Iterator[_Pair]:
+    known, times = device_of_gpu(machine), 0
+    after = _pulled(lever, before)
+    while after is not None:
+        times += 1
+        timed = after if after in steps else _without_rounding(after)
+        if timed in steps:
+            plain = "" if timed == after else ", timed without the rounding"
+            yield _Pair(
+                before=before,
+                share=steps[timed] / steps[before] - 1,
+                times=times,
+                device=known.name if known else None,
+                source=(
+                    f"{before.model or 'a config'} x {before.micro_batch} x {before.sequence_length:,}, "
+                    f"{machine.removeprefix('NVIDIA ')}: {steps[before]:.3g} s to {steps[timed]:.3g} s{plain}"
+                ),
+                parameters=resolve(before).architecture.parameter_count,
+            )
+        after = _pulled(lever, after) if lever.repeats else None
+
+
+def _pulled(lever: MemoryLever, job: TrainingJob) -> TrainingJob | None:
+    try:
+        changed = lever.pull(job)
+    except JobError:
+        return None
+    return None if changed is None else canonical(changed)
+
+
+def _without_rounding(job: TrainingJob) -> TrainingJob:
+    return replace(job, precision="bf16") if job.precision == "bf16_stochastic" else job

@@ -1,0 +1,114 @@
+"""Rent or own: the same job on one to eight rented GPUs, and the smallest single device that runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainmem.device import devices
+from trainmem.estimate import Detail, Estimate
+from trainmem.fit.floor import StepFloor, step_floor
+from trainmem.fit.outcome import answer, held_bytes, outcome
+from trainmem.fit.room import Room, room
+from trainmem.job import JobError, Sharding, TrainingJob
+
+__all__ = ["RENTED", "Offer", "RentOrOwn", "rent_or_own"]
+
+RENTED = "h100-80gb"
+COUNTS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer:
+    """One way to run the job: how many of which device, what each must hold, and the step's floor.
+
+    ``job`` is the job of one rank. Ranks share the batch: where micro batches can be dealt out, each rank
+    accumulates fewer; else the batch of a step grows with them.
+    """
+
+    room: Room
+    count: int
+    job: TrainingJob
+    estimate: Estimate
+    fits: bool
+    tight: bool
+    floor: StepFloor
+
+    @property
+    def tokens_per_second(self) -> float:
+        """At the floor: no more than this."""
+        return self.floor.tokens / self.floor.seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """For the command line."""
+        return {
+            "device": self.room.device.name,
+            "count": self.count,
+            "fits": self.fits,
+            "tight": self.tight,
+            "held_bytes": held_bytes(self.estimate),
+            "limit_bytes": self.room.limit_bytes,
+            "step_floor_seconds": self.floor.seconds,
+            "tokens_per_step": self.floor.tokens,
+            "most_tokens_per_second": self.tokens_per_second,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RentOrOwn:
+    """Offers of rented GPUs, and the smallest device of the list that runs the job alone, if any does."""
+
+    rented: tuple[Offer, ...]
+    smallest: Offer | None
+
+    def to_json(self) -> dict[str, Any]:
+        """For the command line."""
+        return {
+            "rented": [offer.to_json() for offer in self.rented],
+            "smallest_device": self.smallest.to_json() if self.smallest else None,
+        }
+
+
+def rent_or_own(job: TrainingJob, detail: Detail = "exact") -> RentOrOwn:
+    """What ``job`` needs on 1, 2, 4 and 8 H100s under FSDP2, and the smallest single device that runs it.
+
+    Smallest by usable memory. Leaves out: prices, which change from week to week.
+    """
+    alone = job.with_(sharding=Sharding())
+    return RentOrOwn(
+        rented=tuple(_offer(_dealt(alone, count), room(RENTED), count, detail) for count in COUNTS),
+        smallest=_smallest(alone, detail),
+    )
+
+
+def _dealt(job: TrainingJob, count: int) -> TrainingJob:
+    if count == 1:
+        return job
+    share = job.accumulation // count if job.accumulation % count == 0 else job.accumulation
+    return job.with_(accumulation=share, sharding=Sharding(mode="fsdp2", data_parallel=count))
+
+
+def _offer(job: TrainingJob, at: Room, count: int, detail: Detail) -> Offer:
+    job = job.with_(device=at.device.name)
+    state = outcome(job, at, detail)
+    return Offer(
+        room=at,
+        count=count,
+        job=job,
+        estimate=answer(job, detail if state.fits else "fast"),
+        fits=state.fits,
+        tight=state.tight,
+        floor=step_floor(job),
+    )
+
+
+def _smallest(job: TrainingJob, detail: Detail) -> Offer | None:
+    rooms = sorted((room(found.name) for found in devices() if found.cuda), key=lambda at: at.limit_bytes)
+    for at in rooms:
+        try:
+            placed = job.with_(device=at.device.name)
+            if outcome(placed, at, detail).fits:
+                return _offer(placed, at, 1, detail)
+        except JobError:
+            continue
+    return None

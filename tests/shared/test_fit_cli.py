@@ -1,0 +1,103 @@
+"""`trainmem fit`: one object for programs, tables for people, one line for mistakes."""
+
+import json
+
+import pytest
+
+from trainmem.cli import main
+from trainmem.fit.methods import METHODS
+
+PAGE = ["fit", "--device", "rtx-4090", "--detail", "fast"]
+JOB = [*PAGE, "--model", "gpt2-774m", "-b", "8", "-s", "1024"]
+
+
+def answered(capsys, *arguments):
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_device_as_json(capsys):
+    found = answered(capsys, *PAGE)
+    assert found["schema"] == "trainmem.fit/1"
+    assert found["device"] == "rtx-4090"
+    assert found["limit_bytes"] == found["usable_bytes"] - found["context_bytes"]
+    assert [row["method"] for row in found["methods"]] == [method.key for method in METHODS]
+    assert [limit["method"] for limit in found["lesson"]] == ["full", "lora", "qlora"]
+    assert found["settings"] == {
+        "micro_batch": 1,
+        "sequence_length": 2048,
+        "accumulation": 1,
+        "attention": "sdpa",
+        "checkpointing": "full",
+        "loss": "standard",
+        "family": "llama3",
+    }
+    for row in found["methods"]:
+        largest = row["curve"]["largest"]
+        if largest is not None:
+            assert largest["peak_allocated_bytes"] <= found["limit_bytes"]
+            assert largest["binding_bucket"]
+            assert largest["peak_instant"]
+    assert found["job"] is found["limits"] is found["rent_or_own"] is None
+
+
+def test_a_job_as_json(capsys):
+    found = answered(capsys, *JOB)
+    assert found["job"]["model"] == "gpt2-774m"
+    assert found["job"]["device"] == "rtx-4090"
+    assert found["verdict"]["fits"] is False
+    first = found["verdict"]["plans"][0]
+    assert first["levers"][0]["lever"] == "checkpointing"
+    assert first["levers"][0]["mathematics"] == "identical"
+    assert first["levers"][0]["step_time"]["basis"] == "measured"
+    assert found["limits"][0]["micro_batch"]["lever"] == "micro_batch"
+    assert found["step_floor"]["seconds"] > 0
+    assert found["measured_fraction"]["rows"] == 5
+    assert [offer["count"] for offer in found["rent_or_own"]["rented"]] == [1, 2, 4, 8]
+    assert found["methods"] is None
+
+
+def test_a_device_in_words(capsys):
+    assert main([*PAGE, "--budget", "20GiB", "--family", "qwen2.5"]) == 0
+    said = capsys.readouterr().out
+    for method in METHODS:
+        assert method.title in said
+    assert "20.0 GiB on NVIDIA GeForce RTX 4090" in said
+    assert "on Qwen2.5's curve" in said
+    assert "about " in said
+    assert "the same steps, predicted and measured:" in said
+
+
+def test_a_job_in_words(capsys):
+    assert main(JOB) == 0
+    said = capsys.readouterr().out
+    assert "does not fit on the GeForce RTX 4090" in said
+    assert "1. " in said
+    assert "checkpointing: saves 28.9 GiB, step time +25% (measured: gpt2-774m x 8 x 1,024, H200" in said
+    assert "identical mathematics" in said
+    assert "largest micro batch" in said
+    assert "a step takes at least" in said
+    assert "4 x H100 80GB (SXM)" in said
+    assert "the smallest single device in the list that runs it: h100-80gb" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--device", "m3-ultra"], "device: m3-ultra has no CUDA"),
+        (["--budget", "1MiB"], "budget: 1MiB is below the CUDA context"),
+        (["--budget", "-3"], "budget: '-3' is not a size"),
+        (["--family", "nope"], 'family: "nope" is not one of'),
+        (["--family", "gpt2"], "sequence_length: 2,048 is longer"),
+        (["--precision", "bf16"], "precision: bf16 needs --model"),
+        (["--sharding", "fsdp2"], "sharding: fsdp2 needs --model"),
+        (["--model", "nope"], 'model: "nope" is not in the catalogue'),
+        (["--model", "gpt2-124m", "-b", "0"], 'micro_batch: "0" is not a whole number'),
+    ],
+)
+def test_wrong_input_is_one_line(capsys, arguments, said):
+    assert main(["fit", "--detail", "fast", *arguments]) == 2
+    out = capsys.readouterr()
+    assert out.out == ""
+    assert out.err.startswith(f"trainmem fit: {said}")
+    assert out.err.count("\n") == 1

@@ -1,0 +1,185 @@
+"""The plan: lists of levers that work, none longer than need be, each priced by what was timed."""
+
+import pytest
+
+from trainmem.device import device
+from trainmem.fit.outcome import answer, outcome
+from trainmem.fit.plan import MOST_PLANS, plans
+from trainmem.fit.prices import price
+from trainmem.fit.rent import rent_or_own
+from trainmem.fit.room import room
+from trainmem.job import Sharding, TrainingJob
+from trainmem.levers import ALL_LEVERS
+
+LEVER = {lever.key: lever for lever in ALL_LEVERS}
+LESSON = TrainingJob(model="gpt2-774m", micro_batch=8, sequence_length=1024, device="rtx-4090")
+SEVEN = TrainingJob(model="llama2-7b", micro_batch=4, sequence_length=4096, device="spark")
+EIGHT = TrainingJob(model="llama3.1-8b", micro_batch=4, sequence_length=2048, device="rtx-4090")
+CASES = {"lesson": LESSON, "seven": SEVEN, "eight": EIGHT}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def found(request):
+    job = CASES[request.param]
+    return plans(job, room(job.device))
+
+
+def levers(plan):
+    return tuple(step.lever.key for step in plan.steps)
+
+
+def test_every_plan_fits_and_its_steps_add_up(found):
+    assert 1 <= len(found.plans) <= MOST_PLANS
+    for plan in found.plans:
+        assert outcome(plan.job, found.room).fits
+        before = answer(found.job, "fast").peak_allocated_bytes
+        assert plan.saved_bytes == before - answer(plan.job, "fast").peak_allocated_bytes
+        assert plan.steps[-1].job == plan.job
+
+
+def test_no_lever_of_a_plan_is_to_spare(found):
+    for plan in found.plans:
+        for spared in range(len(plan.steps)):
+            job = found.job
+            for index, step in enumerate(plan.steps):
+                if index != spared and job is not None:
+                    job = step.lever.pull(job)
+                    # a lever that repeats is pulled until its own state is reached again
+                    while (
+                        step.lever.repeats
+                        and job is not None
+                        and not same_depth(job, plan.job, step.lever.key)
+                    ):
+                        job = step.lever.pull(job)
+            assert job is None or not outcome(job, found.room).fits
+
+
+def same_depth(job, wanted, key):
+    if key == "micro_batch":
+        return job.micro_batch <= wanted.micro_batch
+    return job.sharding.data_parallel >= wanted.sharding.data_parallel
+
+
+def test_no_plan_contains_another_and_none_is_long(found):
+    keys = [frozenset(levers(plan)) for plan in found.plans]
+    for one in keys:
+        assert not any(other < one for other in keys)
+        assert len(one) <= min(map(len, keys)) + 1
+
+
+def test_identical_mathematics_come_first(found):
+    def cost(plan):
+        kinds = {step.lever.mathematics for step in plan.steps}
+        if "sharding" in levers(plan) or "offload" in levers(plan):
+            return 3
+        return 2 if "trains fewer parameters" in kinds else 1 if "changes numerics" in kinds else 0
+
+    costs = [cost(plan) for plan in found.plans]
+    assert costs == sorted(costs)
+
+
+def test_the_lessons_job_on_a_24_gb_card():
+    found = plans(LESSON, room("rtx-4090"))
+    assert not found.fits
+    first = found.plans[0]
+    assert levers(first) == ("checkpointing",)
+    # 0.221 s to 0.277 s, measured on an H200
+    assert first.steps[0].price.basis == "measured"
+    assert first.step_time_share == pytest.approx(0.25, abs=0.01)
+    assert first.steps[0].saved_bytes / 2**30 == pytest.approx(44.44 - 15.57, abs=0.2)
+    second = found.plans[1]
+    assert levers(second) == ("micro_batch",)
+    assert second.job.micro_batch == 2
+    assert second.job.accumulation == 4
+
+
+def test_seven_billion_on_a_spark_need_no_other_mathematics():
+    first = plans(SEVEN, room("spark")).plans[0]
+    assert set(levers(first)) == {"checkpointing", "optimizer_fused"}
+    assert all(step.saved_bytes > 0 for step in first.steps)
+
+
+def test_a_job_that_fits_needs_no_plan():
+    found = plans(LESSON, room("h200"))
+    assert found.fits
+    assert found.plans == ()
+
+
+def test_where_nothing_helps_no_plan_is_made_up():
+    job = TrainingJob(model="llama3.1-405b", micro_batch=1, sequence_length=512, checkpointing="full")
+    found = plans(job, room("l4"), "fast")
+    assert not found.fits
+    assert found.plans == ()
+
+
+def test_more_memory_never_needs_more_levers():
+    shortest = [
+        min((len(plan.steps) for plan in found.plans), default=0)
+        for found in (
+            plans(EIGHT.with_(device="h200"), room("h200", f"{gib}GiB"), "fast") for gib in (24, 48, 80, 400)
+        )
+    ]
+    assert shortest == sorted(shortest, reverse=True)
+    assert shortest[-1] == 0
+
+
+def test_a_spark_is_offered_no_offloading():
+    for plan in plans(SEVEN, room("spark"), "fast").plans:
+        assert "offload" not in levers(plan)
+
+
+def timed(key, job, **changes):
+    after = LEVER[key].pull(job)
+    return price(LEVER[key], job, after.with_(**changes), device("h200"))
+
+
+def test_prices_come_from_the_nearest_timed_pair():
+    found = timed("checkpointing", LESSON)
+    assert found.basis == "measured"
+    assert "gpt2-774m x 8 x 1,024, H200: 0.221 s to 0.277 s" in found.source
+    llama = timed("checkpointing", TrainingJob(model="llama3.2-1b", micro_batch=8, sequence_length=2048))
+    assert "llama3.2-1b x 8 x 2,048" in llama.source
+    attention = timed("attention", LESSON.with_(micro_batch=4, sequence_length=512, attention="eager"))
+    assert attention.share == pytest.approx(-0.06, abs=0.01)
+    halved = price(LEVER["micro_batch"], LESSON, LESSON.with_(micro_batch=2, accumulation=4), device("h200"))
+    assert halved.share == pytest.approx(0.46, abs=0.01)
+
+
+def test_what_was_not_timed_comes_from_the_floor():
+    sharded = price(
+        LEVER["offload"],
+        EIGHT,
+        EIGHT.with_(precision="bf16_master", sharding=Sharding(mode="zero2", offload="cpu")),
+        device("rtx-4090"),
+    )
+    assert sharded.basis == "computed"
+    assert sharded.share > 0
+    assert "floor" in sharded.source
+    assert "RTX 4090" in sharded.source
+
+
+def test_rent_or_own():
+    job = TrainingJob(
+        model="llama2-7b", micro_batch=1, sequence_length=1024, accumulation=8, checkpointing="full"
+    )
+    found = rent_or_own(job, "fast")
+    assert [offer.count for offer in found.rented] == [1, 2, 4, 8]
+    assert [offer.fits for offer in found.rented] == [False, True, True, True]
+    held = [offer.estimate.peak_allocated_bytes for offer in found.rented]
+    assert held == sorted(held, reverse=True)
+    # the batch of a step is dealt out, so that every offer takes the same tokens
+    assert {offer.floor.tokens for offer in found.rented} == {8 * 1024}
+    assert found.smallest.room.device.name == "h200"
+    assert found.smallest.fits
+
+
+def test_a_job_for_no_single_device():
+    job = TrainingJob(model="llama3.1-70b", micro_batch=1, sequence_length=512, checkpointing="full")
+    found = rent_or_own(job, "fast")
+    assert found.smallest is None
+    assert not any(offer.fits for offer in found.rented)
+
+
+def test_an_odd_accumulation_is_not_dealt_out():
+    found = rent_or_own(TrainingJob(model="gpt2-124m", micro_batch=1, accumulation=3), "fast")
+    assert [offer.job.accumulation for offer in found.rented] == [3, 3, 3, 3]

@@ -1,0 +1,39 @@
+"""The largest number that fits, by any path to it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmem.fit.search import largest, largest_from
+
+limits = st.integers(0, 500)
+
+
+@given(limit=limits, most=limits)
+def test_largest_is_what_counting_up_finds(limit, most):
+    assert largest(most, lambda n: n <= limit) == min(limit, most)
+
+
+@given(limit=limits, most=st.integers(1, 500), guess=st.integers(-5, 600), stride=st.integers(1, 9))
+def test_a_guess_changes_the_path_and_not_the_answer(limit, most, guess, stride):
+    assert largest_from(guess, most, lambda n: n <= limit, stride=stride) == min(limit, most)
+
+
+@given(fitting=st.sets(st.integers(1, 40)), guess=st.integers(1, 40), stride=st.integers(1, 5))
+def test_the_answer_fits_and_the_next_does_not_even_where_fitting_is_ragged(fitting, guess, stride):
+    found = largest_from(guess, 40, lambda n: n in fitting, stride=stride)
+    assert found == 0 or found in fitting
+    assert found == 40 or found + 1 not in fitting
+
+
+def test_few_questions():
+    asked = []
+
+    def fits(n):
+        asked.append(n)
+        return n <= 1_000
+
+    assert largest(1 << 20, fits) == 1_000
+    assert len(asked) <= 22
+    asked.clear()
+    assert largest_from(1_003, 1 << 20, fits) == 1_000
+    assert len(asked) <= 5

@@ -1,0 +1,88 @@
+"""Each lever pulls what its name says and nothing else, and says so where it does not apply."""
+
+import pytest
+
+from trainmem.job import Lora, Sharding, TrainingJob
+from trainmem.levers import ALL_LEVERS, CLUSTER_LEVERS, LEVERS_BY_COST
+
+JOB = TrainingJob(
+    model="gpt2-774m", micro_batch=8, attention="eager", zero_grad="zeros", optimizer="adamw", device="h200"
+)
+BY_KEY = {lever.key: lever for lever in ALL_LEVERS}
+
+MOVES = {
+    "attention": {"attention"},
+    "zero_grad": {"zero_grad"},
+    "optimizer_fused": {"optimizer"},
+    "micro_batch": {"micro_batch", "accumulation"},
+    "loss": {"loss"},
+    "checkpointing": {"checkpointing"},
+    "optimizer_8bit": {"optimizer"},
+    "precision": {"precision"},
+    "lora": {"lora", "precision"},
+    "qlora": {"lora", "precision", "base_quantization"},
+    "sharding": {"sharding"},
+    "offload": {"sharding", "precision"},
+}
+
+
+def changed(before: TrainingJob, after: TrainingJob) -> set[str]:
+    return {name for name, value in before.to_json().items() if after.to_json()[name] != value}
+
+
+def test_every_lever_is_here_once_and_cluster_levers_come_last():
+    assert set(BY_KEY) == set(MOVES)
+    assert len(ALL_LEVERS) == len(BY_KEY)
+    assert (*LEVERS_BY_COST, *CLUSTER_LEVERS) == ALL_LEVERS
+
+
+@pytest.mark.parametrize("key", MOVES)
+def test_a_lever_moves_its_fields_alone(key):
+    after = BY_KEY[key].pull(JOB)
+    assert after is not None
+    assert changed(JOB, after) == MOVES[key]
+
+
+@pytest.mark.parametrize("key", [key for key in MOVES if not BY_KEY[key].repeats])
+def test_a_lever_that_was_pulled_has_nothing_left_to_give(key):
+    after = BY_KEY[key].pull(JOB)
+    assert after is not None
+    assert BY_KEY[key].pull(after) is None
+
+
+def test_the_micro_batch_halves_and_the_step_keeps_its_tokens():
+    job, pull = JOB, BY_KEY["micro_batch"].pull
+    while (smaller := pull(job)) is not None:
+        assert smaller.micro_batch * smaller.accumulation == JOB.micro_batch * JOB.accumulation
+        job = smaller
+    assert job.micro_batch == 1
+    assert pull(JOB.with_(micro_batch=3)) is None
+
+
+def test_ranks_double_up_to_a_limit():
+    job, ranks = JOB, []
+    while (wider := BY_KEY["sharding"].pull(job)) is not None:
+        ranks.append(wider.sharding.data_parallel)
+        job = wider
+    assert ranks == [2, 4, 8, 16, 32, 64]
+    ddp = JOB.with_(sharding=Sharding(mode="ddp", data_parallel=4))
+    assert BY_KEY["sharding"].pull(ddp).sharding == Sharding(mode="fsdp2", data_parallel=4)
+
+
+def test_offloading_moves_nothing_where_cpu_and_gpu_share_one_memory():
+    assert BY_KEY["offload"].pull(JOB.with_(device="spark")) is None
+    assert BY_KEY["offload"].pull(JOB).precision == "bf16_master"
+    assert BY_KEY["offload"].pull(JOB.with_(precision="bf16")).precision == "bf16"
+
+
+def test_adapters_leave_the_optimizer_and_the_precision_of_the_base_alone():
+    job = JOB.with_(lora=Lora(rank=4), precision="bf16")
+    for key in ("lora", "precision", "optimizer_8bit", "offload"):
+        assert BY_KEY[key].pull(job) is None
+    assert BY_KEY["qlora"].pull(job).lora == Lora(rank=4)
+
+
+def test_a_classifier_has_no_fused_loss_and_no_adapters():
+    job = TrainingJob(model="bert-base", task="sequence_classification", micro_batch=8)
+    for key in ("loss", "lora", "qlora"):
+        assert BY_KEY[key].pull(job) is None
