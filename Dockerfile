@@ -21,7 +21,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 # For a torch built for another CUDA: --build-arg PIP_ARGUMENTS="--extra-index-url ..."
 ARG PIP_ARGUMENTS=""
-RUN pip install ${PIP_ARGUMENTS} ".[backend]"
+RUN pip install ${PIP_ARGUMENTS} --constraint constraints.txt ".[gpu]"
 USER user
 WORKDIR /home/user
 ENTRYPOINT ["trainmem"]
