@@ -86,6 +86,10 @@ class Recording:
             return None
         return [self.stream_of.get(number, 0) for number in range(len(self.bucket_of))]
 
+    def empty_cache(self) -> None:
+        """The program gives idle segments back here."""
+        self.empty_cache_before.append(len(self.events))
+
     def mark(self, step: int, phase: Phase, micro: int = 0) -> None:
         """A phase begins here."""
         self.marks.append(Mark(len(self.events), step, phase, micro))

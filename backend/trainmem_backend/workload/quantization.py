@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from trainmem.job import BaseQuantization
@@ -11,13 +13,21 @@ __all__ = ["quantize_base"]
 _KEPT_IN_FULL = ("lm_head", "score", "classifier", "embed_out")
 
 
+def _packs(name: str, module: torch.nn.Module) -> bool:
+    return type(module) is torch.nn.Linear and name.rpartition(".")[2] not in _KEPT_IN_FULL
+
+
 def quantize_base(model: torch.nn.Module, kind: BaseQuantization, device: str) -> None:
-    """Replace every linear layer but the head, one at a time, as loading a quantised checkpoint does."""
+    """Replace every linear layer but the head, one at a time, as loading a quantised checkpoint does.
+
+    Only names are listed: a list of the layers would keep all of them beside their packed successors.
+    """
     import bitsandbytes as bnb
 
-    for name, module in list(model.named_modules()):
-        if type(module) is not torch.nn.Linear or name.rpartition(".")[2] in _KEPT_IN_FULL:
-            continue
+    if torch.device(device).type == "cuda":
+        torch.cuda.empty_cache()
+    for name in [name for name, module in model.named_modules() if _packs(name, module)]:
+        module: Any = model.get_submodule(name)
         bias = module.bias is not None
         weight = module.weight.data.cpu()
         if kind == "nf4":

@@ -80,10 +80,6 @@ def build_workload(
 ) -> Workload:
     """Everything a step needs, on ``device``; ``config`` is the job's own where it is not given."""
     model = build_model(job, model_config(job) if config is None else config, device)
-    if device == "cuda":
-        # What building left over is not part of a step: the cache starts at what the model holds.
-        gc.collect()
-        torch.cuda.empty_cache()
     masters = None
     parameters = list(model.parameters())
     if job.precision in ("bf16_master", "bf16_master_fp32_grads"):
@@ -97,7 +93,7 @@ def build_workload(
         autocast = partial(torch.autocast, device, dtype=dtype)
         if dtype is torch.float16:
             scaler = torch.amp.GradScaler(device)
-    return Workload(
+    workload = Workload(
         job=job,
         model=model,
         optimizer=optimizer,
@@ -106,6 +102,11 @@ def build_workload(
         scaler=scaler,
         masters=masters,
     )
+    if device == "cuda":
+        # What building left over is not part of a step: the cache starts at what the model holds.
+        gc.collect()
+        torch.cuda.empty_cache()
+    return workload
 
 
 def _batch(job: TrainingJob, model: Any, device: str) -> dict[str, torch.Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -73,16 +73,28 @@ def _adapter_matrices(architecture: Architecture, lora: Lora) -> Iterator[Traina
                 yield Trainable(f"{module}.lora_{letter}.weight", shape, ADAPTER_ITEMSIZE)
 
 
-def load(sink: Sink, job: TrainingJob, architecture: Architecture) -> Loaded:
-    """Allocate the model as the harness builds it: created on the device, packed layer by layer, adapted."""
+def load(
+    sink: Sink, job: TrainingJob, architecture: Architecture, empty_cache: Callable[[], object] = lambda: None
+) -> Loaded:
+    """Allocate the model as the harness builds it: created on the device, packed layer by layer, adapted.
+
+    ``empty_cache`` is called before a base is packed.
+    """
     itemsize = weight_itemsize(job)
     base = architecture.parameter_count
     numbers: dict[str, int] = {}
-    for prefix, parameter in loaded_parameters(architecture):
-        name = prefix + parameter.name
-        numbers[name] = sink.allocate(parameter.numel * itemsize, _WEIGHTS, "parameter", name)
+    heads = {parameter.name for parameter in architecture.head}
+    parameters = loaded_parameters(architecture)
+    for prefix, parameter in parameters:
+        if prefix or parameter.name not in heads:
+            name = prefix + parameter.name
+            numbers[name] = sink.allocate(parameter.numel * itemsize, _WEIGHTS, "parameter", name)
     for buffer in architecture.buffers:
         sink.allocate(buffer.size_bytes, _WEIGHTS, "buffer", buffer.name)
+    for prefix, parameter in parameters:
+        if not prefix and parameter.name in heads:
+            name = parameter.name
+            numbers[name] = sink.allocate(parameter.numel * itemsize, _WEIGHTS, "parameter", name)
     if architecture.tied:
         # the head is created, then replaced by the embedding's weight
         numel = architecture.vocab_size * architecture.hidden_size
@@ -90,14 +102,10 @@ def load(sink: Sink, job: TrainingJob, architecture: Architecture) -> Loaded:
     if fully_sharded(job):
         return _shard(sink, architecture, itemsize, job.sharding.data_parallel, numbers)
     if job.base_quantization != "none":
-        packed = quantized_weights(architecture)
-        for prefix, parameter in loaded_parameters(architecture):
-            if parameter.name in packed:
-                name = prefix + parameter.name
-                sink.free(numbers[name])
-                pack_weight(sink, job.base_quantization, parameter, itemsize, name)
+        empty_cache()
+        _pack(sink, job.base_quantization, architecture, itemsize, numbers)
     if job.lora is not None:
-        return _adapt(sink, architecture, job.lora, itemsize, base)
+        return _adapt(sink, architecture, job, itemsize, base)
     if job.precision in ("bf16_master", "bf16_master_fp32_grads"):
         for p in trainables(architecture, None, 4):
             sink.allocate(p.size_bytes, _MASTERS, "master weight", p.name)
@@ -123,38 +131,91 @@ def _shard(
     return Loaded(base, base)
 
 
-def _adapt(sink: Sink, architecture: Architecture, lora: Lora, itemsize: int, base: int) -> Loaded:
-    matrices = trainables(architecture, lora, itemsize)
-    created = [sink.allocate(p.numel * itemsize, _WEIGHTS, "adapter", p.name) for p in matrices]
-    if itemsize != ADAPTER_ITEMSIZE:
-        for p, number in zip(matrices, created, strict=True):
+def _adapt(sink: Sink, architecture: Architecture, job: TrainingJob, itemsize: int, base: int) -> Loaded:
+    """PEFT makes each adapter in the dtype its layer computes with, then all of them fp32.
+
+    An NF4 layer computes in bf16; an int8 weight is no floating dtype, and its adapter stays fp32.
+    """
+    matrices = trainables(architecture, job.lora, itemsize)
+    packed: set[str] = set()
+    if job.base_quantization != "none":
+        names = quantized_weights(architecture)
+        packed = {prefix + p.name for prefix, p in loaded_parameters(architecture) if p.name in names}
+    of_packed = 2 if job.base_quantization == "nf4" else ADAPTER_ITEMSIZE
+    widths = [
+        of_packed if p.name.rpartition(".lora_")[0] + ".weight" in packed else itemsize for p in matrices
+    ]
+    created = [
+        sink.allocate(p.numel * width, _WEIGHTS, "adapter", p.name)
+        for p, width in zip(matrices, widths, strict=True)
+    ]
+    for p, width, number in zip(matrices, widths, created, strict=True):
+        if width != ADAPTER_ITEMSIZE:
             sink.allocate(p.size_bytes, _WEIGHTS, "adapter", p.name)
             sink.free(number)
     trained = sum(p.numel for p in matrices)
     return Loaded(base + trained, trained)
 
 
+def _pack(
+    sink: Sink,
+    quantization: BaseQuantization,
+    architecture: Architecture,
+    itemsize: int,
+    numbers: dict[str, int],
+) -> None:
+    """Pack layer after layer, each after the layer it replaces is freed; biases are made anew."""
+    packed = quantized_weights(architecture)
+    sizes = {prefix + p.name: p.numel * itemsize for prefix, p in loaded_parameters(architecture)}
+    first = True
+    for prefix, parameter in loaded_parameters(architecture):
+        if parameter.name not in packed:
+            continue
+        name = prefix + parameter.name
+        bias = name.removesuffix(".weight") + ".bias"
+        sink.free(numbers[name])
+        sink.free(numbers.get(bias, -1))
+        pack_weight(sink, quantization, parameter, itemsize, name, first=first)
+        first = False
+        if bias in numbers:
+            sink.allocate(sizes[bias], _WEIGHTS, "parameter", bias)
+
+
 def pack_weight(
-    sink: Sink, quantization: BaseQuantization, parameter: Parameter, itemsize: int, name: str
+    sink: Sink,
+    quantization: BaseQuantization,
+    parameter: Parameter,
+    itemsize: int,
+    name: str,
+    *,
+    first: bool = False,
 ) -> None:
     """Quantise one weight on the device (bitsandbytes 0.50, functional.quantize_4bit and int8 quantisation).
 
     NF4 with double quantisation keeps half a byte an element, a byte a block of 64, an fp32 scale a block of 256
-    of those, and small tables; int8 a byte an element and an fp32 scale a row.
+    of those, and small tables; int8 a byte an element and an fp32 scale a row, made from an fp16 copy. ``first``:
+    the library makes the table for 8-bit scales and keeps it.
     """
     numel = prod(parameter.shape)
-    whole = sink.allocate(numel * itemsize, _TEMPORARIES, "weight before packing", name)
     if quantization == "int8":
+        whole = sink.allocate(2 * numel, _TEMPORARIES, "weight before packing", name)
         sink.allocate(4 * parameter.shape[0], _WEIGHTS, "8-bit row scales", name)
         sink.allocate(numel, _WEIGHTS, "8-bit weight", name)
         sink.free(whole)
         return
+    whole = sink.allocate(numel * itemsize, _TEMPORARIES, "weight before packing", name)
     blocks = -(-numel // _NF4_BLOCK)
     scales = sink.allocate(4 * blocks, _TEMPORARIES, "4-bit scales", name)
     sink.allocate(-(-numel // 2), _WEIGHTS, "4-bit weight", name)
     sink.allocate(64, _WEIGHTS, "4-bit code book", name)
+    sizes = sink.allocate(64, _TEMPORARIES, "4-bit code book", name)
+    largest = sink.allocate(4, _TEMPORARIES, "4-bit code book", name)
+    sink.free(sizes)
+    sink.free(largest)
     sink.allocate(4, _WEIGHTS, "4-bit scale offset", name)
     centred = sink.allocate(4 * blocks, _TEMPORARIES, "4-bit scales centred", name)
+    if first:
+        sink.allocate(1024, _WEIGHTS, "8-bit code book")
     sink.allocate(4 * -(-blocks // _NF4_NESTED_BLOCK), _WEIGHTS, "4-bit nested scales", name)
     sink.allocate(blocks, _WEIGHTS, "4-bit packed scales", name)
     sink.allocate(1024, _WEIGHTS, "4-bit scale code book", name)

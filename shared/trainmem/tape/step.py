@@ -189,7 +189,7 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
     dims = dimensions(job, architecture)
     layers, unit = architecture.layers, unit_size(job, architecture)
     recording.mark(0, "setup")
-    loaded = load(recording, job, architecture)
+    loaded = load(recording, job, architecture, recording.empty_cache)
     recording.parameters = loaded.parameters
     recording.trainable_parameters = loaded.trainable_parameters
     masters = job.lora is None and job.precision in ("bf16_master", "bf16_master_fp32_grads")
@@ -200,7 +200,7 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
         recording.allocate(job.micro_batch * 8, _WEIGHTS, "labels")
 
     # The measuring harness hands idle memory back before the first step.
-    recording.empty_cache_before.append(len(recording.events))
+    recording.empty_cache()
     fresh = _Layout(recording, compiled(structure_of(job, architecture)), layers, unit, dims)
     adding = fresh
     if job.accumulation > 1 or job.zero_grad == "zeros":
