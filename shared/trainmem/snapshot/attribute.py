@@ -14,36 +14,25 @@ from dataclasses import dataclass, field
 from itertools import compress
 
 from trainmem.buckets import BUCKETS
+from trainmem.snapshot.case import KINDS, Case, Index, Kind
 from trainmem.snapshot.frames import Mark
 from trainmem.snapshot.model import Trace
 from trainmem.snapshot.phases import Timetable, spans_of_events
 from trainmem.snapshot.replay import BEFORE, Replay
 from trainmem.snapshot.sites import StackFacts
-from trainmem.snapshot.sizes import KINDS, Kind, SizeJudge
+from trainmem.snapshot.sizes import settle
 
 __all__ = ["Attribution", "attribute"]
 
-_WEIGHTS = BUCKETS.index("weights")
-_MASTER = BUCKETS.index("master_weights")
-_GRADIENTS = BUCKETS.index("gradients")
-_STATE = BUCKETS.index("optimizer_state")
-_CAST = BUCKETS.index("cast_cache")
-_ACTIVATIONS = BUCKETS.index("activations")
-_LOGITS = BUCKETS.index("logits")
-_COMMUNICATION = BUCKETS.index("communication")
-_TEMPORARIES = BUCKETS.index("temporaries")
-_WORKSPACE = BUCKETS.index("workspace")
 
-_CATEGORIES: dict[str, int] = {
-    "parameter": _WEIGHTS,
-    "optimizer_state": _STATE,
-    "gradient": _GRADIENTS,
-    "activation": _ACTIVATIONS,
-    "input": _ACTIVATIONS,
-    "temporary": _TEMPORARIES,
-    **{bucket: number for number, bucket in enumerate(BUCKETS)},
+_CATEGORIES: dict[str, int] = {bucket: number for number, bucket in enumerate(BUCKETS)} | {
+    "parameter": Index.WEIGHTS,
+    "gradient": Index.GRADIENTS,
+    "activation": Index.ACTIVATIONS,
+    "input": Index.ACTIVATIONS,
+    "temporary": Index.TEMPORARIES,
 }
-"""Names of ``torch.profiler``'s categories, and the buckets, by which a predicted snapshot names its own."""
+"""Categories of ``torch.profiler``, and the buckets' own names, which a predicted snapshot carries."""
 
 
 @dataclass(slots=True)
@@ -70,7 +59,7 @@ def attribute(
 def _take_categories(
     attribution: Attribution, replay: Replay, categories: Sequence[int], strings: Sequence[str]
 ) -> None:
-    """The profiler's own categories, in the files it makes, where they say more than "unknown"."""
+    """What the file itself says a block holds, where it says more than "unknown"."""
     known = {number: _CATEGORIES.get(strings[number].lower()) for number in set(categories)}
     for block, start in enumerate(replay.blocks.start):
         bucket = known[categories[start]] if start != BEFORE else None
@@ -116,39 +105,40 @@ class _Attributor:
         keys = list(zip(blocks.stack, self.span_starts, self.span_ends, strict=True))
         judged = {key: self._judge(*key) for key in set(keys)}
         bucket_of = bytearray(map(judged.__getitem__, keys))
-        # Only blocks from before the recording are gradients by where they were freed, and those come first.
-        for number in range(blocks.start.count(BEFORE)):
-            if bucket_of[number] == _GRADIENTS and not self._freed_by_zero_grad(number):
-                # The program may have let go of its model and all at the end of the recording.
-                bucket_of[number] = Kind.BEFORE
-        by_kind = {kind: _positions(bucket_of, kind) for kind in KINDS}
-        judge = SizeJudge(
+        case = Case(
             trace=self.trace,
             blocks=blocks,
             facts=self.facts,
             spans=self.timetable.spans,
             span_starts=self.span_starts,
             span_ends=self.span_ends,
-            never=self.never,
             bucket_of=bucket_of,
-            by_kind=by_kind,
+            by_kind={},
             failed=bool(self.replay.out_of_memory),
         )
-        judge.settle()
+        # Only blocks from before the recording are gradients by where they were freed, and those come first.
+        for number in range(blocks.start.count(BEFORE)):
+            if bucket_of[number] == Index.GRADIENTS and not case.freed_by_zero_grad(number):
+                # The program may have let go of its model and all at the end of the recording.
+                bucket_of[number] = Kind.BEFORE
+        case.by_kind = {kind: _positions(bucket_of, kind) for kind in KINDS}
+        settle(case)
         return Attribution(bucket_of=bucket_of, span_of_start=self.span_starts, span_of_end=self.span_ends)
 
     def _judge(self, stack: int, start: int, end: int) -> int:
         marks, leading = self.facts.marks[stack], self.facts.leading[stack]
         if leading & Mark.WORKSPACE:
-            return _WORKSPACE
+            return Index.WORKSPACE
         if start == BEFORE:
             return self._judge_before(stack, end)
         if not self.timetable.spans:
-            return _COMMUNICATION if leading & Mark.COLLECTIVE else self._judge_without_phases(marks, end)
+            return (
+                Index.COMMUNICATION if leading & Mark.COLLECTIVE else self._judge_without_phases(marks, end)
+            )
         phase = self.timetable.spans[start].phase
         if leading & Mark.COLLECTIVE and not leading & Mark.MODULE_BUILD:
             # What a reduction leaves behind in backward is a gradient, the rank's own share of it.
-            return Kind.KEPT_FROM_BACKWARD if phase == "backward" and end > start else _COMMUNICATION
+            return Kind.KEPT_FROM_BACKWARD if phase == "backward" and end > start else Index.COMMUNICATION
         if phase == "setup":
             return self._judge_setup(marks, end)
         if phase == "forward":
@@ -156,55 +146,55 @@ class _Attributor:
         if phase == "backward":
             return self._judge_backward(marks, start, end)
         if marks & Mark.STATE or (end > start and end < self.never):
-            return _MASTER if marks & Mark.MASTER else _STATE
+            return Index.MASTER if marks & Mark.MASTER else Index.STATE
         if end == self.never and not self._failed_in(start):
-            return _STATE
-        return _TEMPORARIES
+            return Index.STATE
+        return Index.TEMPORARIES
 
     def _judge_before(self, stack: int, end: int) -> int:
         """Blocks from before the recording: by the stack that the segments kept, or by where they were freed."""
         marks = self.facts.marks[stack]
         if marks & Mark.STATE:
-            return _MASTER if marks & Mark.MASTER else _STATE
+            return Index.MASTER if marks & Mark.MASTER else Index.STATE
         if end != self.never and self.timetable.spans:
             phase = self.timetable.spans[end].phase
             if phase == "backward":
                 return Kind.SAVED_BEFORE
             if phase == "zero_grad":
-                return _GRADIENTS
+                return Index.GRADIENTS
             if phase == "optimizer":
-                return _TEMPORARIES
+                return Index.TEMPORARIES
         if stack < 0:
             return Kind.BEFORE
         if marks & Mark.MODULE_BUILD:
-            return _WEIGHTS
+            return Index.WEIGHTS
         if marks & Mark.OPTIMIZER:
-            return _STATE
+            return Index.STATE
         if marks & (Mark.MODULE_CALL | Mark.LOSS):
             return Kind.KEPT_FROM_FORWARD
         return Kind.BEFORE
 
     def _judge_without_phases(self, marks: int, end: int) -> int:
         if marks & Mark.STATE:
-            return _STATE
+            return Index.STATE
         if marks & Mark.LOSS:
-            return _LOGITS
+            return Index.LOGITS
         if marks & Mark.MODULE_BUILD and not marks & Mark.MODULE_CALL:
-            return _WEIGHTS
+            return Index.WEIGHTS
         if marks & Mark.MODULE_CALL:
-            return _ACTIVATIONS
-        return _WEIGHTS if end == self.never and not self.replay.out_of_memory else _TEMPORARIES
+            return Index.ACTIVATIONS
+        return Index.WEIGHTS if end == self.never and not self.replay.out_of_memory else Index.TEMPORARIES
 
     def _judge_setup(self, marks: int, end: int) -> int:
         if marks & Mark.STATE:
-            return _MASTER if marks & Mark.MASTER else _STATE
+            return Index.MASTER if marks & Mark.MASTER else Index.STATE
         if end < self.never and self.timetable.spans[end].phase == "setup":
-            return _TEMPORARIES
-        return _WEIGHTS if marks & Mark.MODULE_BUILD else Kind.KEPT_FROM_SETUP
+            return Index.TEMPORARIES
+        return Index.WEIGHTS if marks & Mark.MODULE_BUILD else Kind.KEPT_FROM_SETUP
 
     def _judge_forward(self, marks: int, start: int, end: int) -> int:
         if marks & Mark.LOSS:
-            return _LOGITS
+            return Index.LOGITS
         if end == start:
             return Kind.FORWARD_TEMPORARY
         spans = self.timetable.spans
@@ -219,17 +209,12 @@ class _Attributor:
     def _judge_backward(self, marks: int, start: int, end: int) -> int:
         recomputes = marks & Mark.RECOMPUTE
         if marks & Mark.LOSS and not recomputes:
-            return _LOGITS
+            return Index.LOGITS
         if end == start:
             return Kind.RECOMPUTED if recomputes else Kind.BACKWARD_TEMPORARY
         if recomputes:
             return Kind.SAVED if end == self.never else Kind.KEPT_FROM_FORWARD
         return Kind.KEPT_FROM_BACKWARD
-
-    def _freed_by_zero_grad(self, number: int) -> bool:
-        end = self.replay.blocks.end[number]
-        stack = self.trace.stack[end] if end < len(self.trace) else -1
-        return stack < 0 or bool(self.facts.marks[stack] & Mark.ZERO_GRAD)
 
     def _failed_in(self, span: int) -> bool:
         """Whether the recording ended, or memory ran out, in this span."""
