@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 from trainmem.job import TrainingJob
 from trainmem.recording import Recording
 from trainmem_backend.trace.gpu import gpu_traits
-from trainmem_backend.trace.libraries import load_libraries
+from trainmem_backend.trace.libraries import load_libraries, quiet_libraries
 from trainmem_backend.trace.session import tracing
 from trainmem_backend.workload import build_workload
 
@@ -14,19 +17,45 @@ __all__ = ["trace"]
 
 def trace(job: TrainingJob, *, steps: int = 3) -> Recording:
     """Record the job's first steps: the real model, autograd and optimizer on fake tensors."""
-    load_libraries(job)
+    with quiet_libraries():
+        load_libraries(job)
+        return _trace(job, steps)
+
+
+def _trace(job: TrainingJob, steps: int) -> Recording:
     with tracing(gpu_traits(job.device)) as session:
-        recorder = session.recorder
+        recorder, bucketing = session.recorder, session.record_mode.bucketing
         recorder.mark(0, "setup")
         workload = build_workload(job)
+        session.record_mode.attribution.name(workload.model)
+        bucketing.weights(workload.model)
+        parameters = list(workload.model.parameters())
+        if workload.masters is not None:
+            bucketing.masters(workload.masters.parameters)
+            parameters += workload.masters.parameters
         for step in range(1, steps + 1):
             for phase, micro, run in workload.phases():
                 recorder.mark(step, phase, micro)
+                bucketing.start()
                 run()
+                if phase == "forward":
+                    bucketing.saved()
+                elif phase == "backward":
+                    bucketing.gradients(parameters)
+                elif phase == "optimizer":
+                    bucketing.gradients(parameters)
+                    bucketing.state()
+            session.record_mode.attribution.forget_nodes()
         recording = recorder.recording
-        recording.parameters = sum(p.numel() for p in workload.model.parameters())
-        recording.trainable_parameters = sum(
-            p.numel() for p in workload.model.parameters() if p.requires_grad
-        )
+        counts = [(_elements(p), p.requires_grad) for p in workload.model.parameters()]
+        recording.parameters = sum(count for count, _ in counts)
+        recording.trainable_parameters = sum(count for count, is_trained in counts if is_trained)
         recorder.recording = Recording()
     return recording
+
+
+def _elements(parameter: Any) -> int:
+    """Elements of a parameter; those of the matrix where two are packed in a byte."""
+    state = getattr(parameter, "quant_state", None)
+    count: int = parameter.numel() if state is None else math.prod(state.shape)
+    return count

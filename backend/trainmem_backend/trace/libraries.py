@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+import warnings
 from collections.abc import Iterator
 from unittest import mock
 
@@ -14,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from trainmem.job import TrainingJob
 from trainmem_backend.trace.errors import TraceError
 
-__all__ = ["load_libraries", "patched_libraries"]
+__all__ = ["load_libraries", "patched_libraries", "quiet_libraries"]
 
 
 def load_libraries(job: TrainingJob) -> None:
@@ -29,6 +30,21 @@ def load_libraries(job: TrainingJob) -> None:
             importlib.import_module(module)
         except ImportError as error:
             raise TraceError(f"this job needs {module}, which is not installed: {error}") from error
+
+
+@contextlib.contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Keep to itself what libraries say about a model that nobody will use."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _never(tensor: object) -> bool:

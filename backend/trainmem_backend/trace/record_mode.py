@@ -13,13 +13,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainmem_backend.trace import answers
 from trainmem_backend.trace.accumulation import ADD, ENGINE_CODE, adds_in_place
+from trainmem_backend.trace.attribution import Attribution, op_label
+from trainmem_backend.trace.bucketing import Bucketing
 from trainmem_backend.trace.gpu import GpuTraits
 from trainmem_backend.trace.kernels import KernelCall, rule_for
-from trainmem_backend.trace.recorder import Recorder
+from trainmem_backend.trace.recorder import BUCKET_INDEX, Recorder
 
 __all__ = ["RecordMode"]
 
 _DEVICE = torch.ops.prim.device.default
+_CAST = torch.ops.aten._to_copy.default
+_CAST_CACHE, _TEMPORARIES = BUCKET_INDEX["cast_cache"], BUCKET_INDEX["temporaries"]
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _HOST_FAKE_FROM_BYTES = 1 << 20
 
@@ -39,6 +43,9 @@ class RecordMode(TorchDispatchMode):
         self.placement: str | None = None
         self.workspaces: set[tuple[str, bool]] = set()
         self.answers = answers.Answers()
+        self.attribution = Attribution()
+        self.bucketing = Bucketing(recorder)
+        self._recomputes = False
         self.in_op = False
         self._adds_in_place = False
         self.python_kernels: dict[Any, Callable[..., Any]] = {}
@@ -96,7 +103,7 @@ class RecordMode(TorchDispatchMode):
             return self.answers.item(args[0])
         if not on_device:
             return self._on_host(func, args, kwargs, any_fake=any_fake, any_tensor=any_tensor)
-        recorder.op = func._opname if hasattr(func, "_opname") else str(func)
+        self._attribute(func, args)
         if func is ADD and (from_engine or self._adds_in_place):
             return self._accumulate(args, kwargs, certain=not from_engine)
         rule = rule_for(func)
@@ -116,6 +123,29 @@ class RecordMode(TorchDispatchMode):
                                 recorder.watch(inner)
         self.answers.saw(func, args, result)
         return result
+
+    def _attribute(self, func: Any, args: tuple[Any, ...]) -> None:
+        """Say whose allocations come next."""
+        recorder, attribution = self.recorder, self.attribution
+        recorder.op = op_label(func)
+        phase = recorder.phase
+        in_backward = torch._C._current_graph_task_id() != -1
+        recorder.module = module = attribution.module(backward=in_backward)
+        recomputes = in_backward and attribution.in_module
+        if recomputes != self._recomputes:
+            # A checkpoint's recomputation begins or ends: what it leaves behind is saved for backward.
+            self._recomputes = recomputes
+            if recomputes:
+                self.bucketing.start()
+            else:
+                self.bucketing.saved()
+        in_forward = phase == "forward" or recomputes
+        if in_forward and func is _CAST and isinstance(args[0], torch.nn.Parameter):
+            recorder.bucket = _CAST_CACHE
+        elif in_forward or in_backward:
+            recorder.bucket = attribution.bucket(module, in_forward=phase == "forward")
+        else:
+            recorder.bucket = _TEMPORARIES
 
     def _on_host(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, any_fake: bool, any_tensor: bool

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -11,13 +10,11 @@ import torch
 from trainmem.buckets import BUCKETS
 from trainmem.recording import Phase, Recording
 
-__all__ = ["ACTIVATIONS", "BUCKET_INDEX", "Recorder"]
+__all__ = ["BUCKET_INDEX", "Recorder"]
 
 BUCKET_INDEX = {name: index for index, name in enumerate(BUCKETS)}
-ACTIVATIONS = BUCKET_INDEX["activations"]
 _TEMPORARIES = BUCKET_INDEX["temporaries"]
 _WORKSPACE = BUCKET_INDEX["workspace"]
-_WEIGHTS = BUCKET_INDEX["weights"]
 
 
 class Recorder:
@@ -33,7 +30,7 @@ class Recorder:
         self.step = 0
         self.phase: Phase = "setup"
         self.managed_bytes = 0
-        self.on_allocate: Callable[[int], None] | None = None
+        self.bucket = _TEMPORARIES
         self._numbers: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
         self._live: set[int] = set()
 
@@ -58,7 +55,7 @@ class Recorder:
     def allocate(self, size_bytes: int, bucket: int | None = None) -> int:
         """Scratch memory that no tensor holds; the caller frees it."""
         number = self.recording.allocate(
-            size_bytes, _TEMPORARIES if bucket is None else bucket, self.op, self.module
+            size_bytes, self.bucket if bucket is None else bucket, self.op, self.module
         )
         if number >= 0:
             self._live.add(number)
@@ -110,11 +107,6 @@ class Recorder:
     def live_numbers(self) -> set[int]:
         """Allocations not yet freed."""
         return self._live
-
-    def rebucket(self, number: int, bucket: int) -> None:
-        """Correct what an allocation is, once that is known."""
-        if number >= 0:
-            self.recording.bucket_of[number] = bucket
 
     def workspace(self, size_bytes: int) -> int:
         """Memory that a library keeps between operations."""

@@ -46,6 +46,7 @@ def tracing(traits: GpuTraits) -> Iterator[TraceSession]:
         stack.enter_context(cuda_composites(session.record_mode))
         stack.enter_context(patched_cuda(session.cuda))
         stack.enter_context(patched_libraries())
+        stack.enter_context(session.record_mode.attribution.watching())
         stack.enter_context(virtual_modules(fake_mode))
         stack.enter_context(virtual_liger())
         if "bitsandbytes" in sys.modules:

@@ -1,0 +1,76 @@
+"""What each allocation turned out to be, decided when a phase ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from trainmem_backend.trace.recorder import BUCKET_INDEX, Recorder
+
+__all__ = ["Bucketing"]
+
+_WEIGHTS, _MASTERS = BUCKET_INDEX["weights"], BUCKET_INDEX["master_weights"]
+_GRADIENTS, _STATE = BUCKET_INDEX["gradients"], BUCKET_INDEX["optimizer_state"]
+_ACTIVATIONS, _TEMPORARIES = BUCKET_INDEX["activations"], BUCKET_INDEX["temporaries"]
+
+
+class Bucketing:
+    """Moves allocations from `temporaries` to what they are.
+
+    Saved for backward is what is still alive when forward ends, or when a checkpoint's recomputation ends;
+    optimizer state is what a step leaves behind.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._since = 0
+
+    def start(self) -> None:
+        """A phase, or a recomputation inside backward, begins."""
+        self._since = len(self.recorder.recording.bucket_of)
+
+    def _move_new(self, bucket: int) -> None:
+        recorder = self.recorder
+        of = recorder.recording.bucket_of
+        live = recorder.live_numbers()
+        for number in range(self._since, len(of)):
+            if of[number] == _TEMPORARIES and number in live:
+                of[number] = bucket
+        self.start()
+
+    def saved(self) -> None:
+        """What was made since `start` and still lives is kept for backward."""
+        self._move_new(_ACTIVATIONS)
+
+    def state(self) -> None:
+        """What was made since `start` and still lives is the optimizer's."""
+        self._move_new(_STATE)
+
+    def _move(self, tensors: Iterable[Any], bucket: int) -> None:
+        recorder = self.recorder
+        for tensor in tensors:
+            if isinstance(tensor, FakeTensor):
+                number = recorder.number_of(tensor)
+                if number >= 0:
+                    recorder.recording.bucket_of[number] = bucket
+            elif type(tensor).__name__ == "DTensor":
+                self._move([tensor._local_tensor], bucket)
+
+    def weights(self, model: torch.nn.Module) -> None:
+        """Everything loaded so far is the model."""
+        recorder = self.recorder
+        for number in recorder.live_numbers():
+            if recorder.recording.bucket_of[number] == _TEMPORARIES:
+                recorder.recording.bucket_of[number] = _WEIGHTS
+        self._move([*model.parameters(), *model.buffers()], _WEIGHTS)
+
+    def masters(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Copies of the weights that the optimizer updates."""
+        self._move(parameters, _MASTERS)
+
+    def gradients(self, parameters: Iterable[torch.Tensor]) -> None:
+        """The parameters' gradients as they are now."""
+        self._move((parameter.grad for parameter in parameters), _GRADIENTS)
