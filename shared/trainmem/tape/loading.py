@@ -9,7 +9,7 @@ from math import prod
 
 from trainmem.buckets import BUCKETS
 from trainmem.job import BaseQuantization, Lora, TrainingJob
-from trainmem.model import Architecture, Parameter
+from trainmem.model import Architecture, Buffer, Parameter
 from trainmem.model.lora import adapters
 from trainmem.tape.optimizers import Sink, Trainable
 from trainmem.tape.structure import fully_sharded, quantized_weights, weight_itemsize
@@ -90,7 +90,13 @@ def load(
             name = prefix + parameter.name
             numbers[name] = sink.allocate(parameter.numel * itemsize, _WEIGHTS, "parameter", name)
     for buffer in architecture.buffers:
-        sink.allocate(buffer.size_bytes, _WEIGHTS, "buffer", buffer.name)
+        if buffer.name.endswith("original_inv_freq"):
+            sink.allocate(buffer.size_bytes, _WEIGHTS, "buffer", buffer.name)
+            sink.free(_frequencies(sink, buffer, _TEMPORARIES))
+        elif buffer.name.endswith("inv_freq"):
+            _frequencies(sink, buffer, _WEIGHTS)
+        else:
+            sink.allocate(buffer.size_bytes, _WEIGHTS, "buffer", buffer.name)
     for prefix, parameter in parameters:
         if not prefix and parameter.name in heads:
             name = parameter.name
@@ -110,6 +116,25 @@ def load(
         for p in trainables(architecture, None, 4):
             sink.allocate(p.size_bytes, _MASTERS, "master weight", p.name)
     return Loaded(base, base)
+
+
+def _frequencies(sink: Sink, buffer: Buffer, bucket: int) -> int:
+    """1 / base ** (arange / dim), computed once for the buffer and again when weights are initialised.
+
+    Scaled kinds of rotary embedding make more of the same size.
+    """
+    size, name = buffer.size_bytes, buffer.name
+    arange = sink.allocate(size, _TEMPORARIES, "frequencies", name)
+    exponent = sink.allocate(size, _TEMPORARIES, "frequencies", name)
+    sink.free(arange)
+    power = sink.allocate(size, _TEMPORARIES, "frequencies", name)
+    sink.free(sink.allocate(8, _TEMPORARIES, "frequencies", name))
+    sink.free(exponent)
+    reciprocal = sink.allocate(size, _TEMPORARIES, "frequencies", name)
+    result = sink.allocate(size, bucket, "buffer", name)
+    sink.free(reciprocal)
+    sink.free(power)
+    return result
 
 
 def _shard(
