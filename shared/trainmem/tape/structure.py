@@ -8,6 +8,7 @@ from functools import lru_cache
 from trainmem.job import ACTIVATION_DTYPE_BYTES, Lora, TrainingJob
 from trainmem.model import Architecture
 from trainmem.model.lora import adapters
+from trainmem.tape.activations import ACTIVATIONS
 from trainmem.tape.attention import Kernel
 from trainmem.tape.families import FORWARD
 from trainmem.tape.hardware import hardware
@@ -147,6 +148,9 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
     """All of a job that decides the order of its events; ``accumulating``: gradients exist already."""
     if architecture.family not in FORWARD:
         raise Unsupported(f"model_type: the tape has no block for {named(job, architecture)}")
+    activation = architecture.extra.get("activation")
+    if activation is not None and activation not in ACTIVATIONS:
+        raise Unsupported(f"activation: the tape does not know {activation}")
     _check_sharding(job)
     kinds = architecture.layer_kinds
     unit = unit_size(job, architecture)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainmem.tape import ops
+from trainmem.tape.activations import activation
 from trainmem.tape.core import Tensor
 from trainmem.tape.families._decoder import (
     HIDDEN,
@@ -62,8 +63,8 @@ def _eager(block: Block, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -
 def _mlp(block: Block, x: Tensor) -> Tensor:
     tape = block.model.tape
     hidden = block.linear(x, "mlp.c_fc", "ff", conv1d=True)
-    with tape.module("mlp.act"):
-        hidden = ops.gelu_new(tape, hidden)
+    with tape.module("mlp"):
+        hidden = activation(block.model, hidden)
     hidden = block.linear(hidden, "mlp.c_proj", "h", conv1d=True)
     return ops.dropout(tape, hidden, block.model.drops("residual"))
 
