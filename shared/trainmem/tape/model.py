@@ -60,7 +60,12 @@ class Structure:
     @property
     def ones(self) -> frozenset[str]:
         """The names of dimensions that are one."""
-        flags = {"b": self.batch_of_one, "kv": self.one_head, "heads": self.one_head and not self.grouped}
+        flags = {
+            "b": self.batch_of_one,
+            "kv": self.one_head,
+            "heads": self.one_head and not self.grouped,
+            "top_k": dict(self.extra).get("experts_per_token") == 1,
+        }
         return frozenset(name for name, flag in flags.items() if flag)
 
     @property

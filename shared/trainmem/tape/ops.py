@@ -65,6 +65,7 @@ def addmm(
     features: str,
     *,
     transposed: bool = True,
+    flattens: bool = True,
     name: str = "addmm",
 ) -> Tensor:
     """x @ W + b over the last dimension of ``x``, as Linear with a bias (and GPT-2's Conv1D) runs it."""
@@ -78,7 +79,7 @@ def addmm(
             b = tape.cast_weight(bias[0], b, tape.autocast)
             w = tape.cast_weight(weight[0], w, tape.autocast)
             x = tape.cast(x, tape.autocast)
-    if transposed:
+    if transposed and flattens:
         # Linear flattens its input first: parameters take their gradients before the input's is summed.
         x = tape.view(x, x.shape, "flatten")
     lead = x.shape[:-1]
@@ -107,10 +108,21 @@ def addmm(
     )  # fmt: skip
 
 
-def linear(tape: Tape, x: Tensor, weight: Weight, features: str, bias: Weight | None = None) -> Tensor:
-    """torch.nn.functional.linear: one addmm with a bias, one mm without."""
+def linear(
+    tape: Tape,
+    x: Tensor,
+    weight: Weight,
+    features: str,
+    bias: Weight | None = None,
+    *,
+    flattens: bool = True,
+) -> Tensor:
+    """torch.nn.functional.linear: one addmm with a bias, one mm without.
+
+    ``flattens``: the input has more than two dimensions.
+    """
     if bias is not None:
-        return addmm(tape, x, weight, bias, features)
+        return addmm(tape, x, weight, bias, features, flattens=flattens)
     w = weight[1]
     if tape.autocast:
         w = tape.cast_weight(weight[0], w, tape.autocast)

@@ -120,8 +120,11 @@ def mask_rows(tape: Tape, x: Tensor, mask: Tensor, *, in_place: bool = False) ->
 def sum_over(tape: Tape, x: Tensor, shape: Shape) -> Tensor:
     """Sum over an inner dimension; its gradient is expanded, then copied where it is viewed flat again."""
     whole, itemsize = x.shape, x.itemsize
+    single = not set(whole) - set(shape) - tape.ones
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        if single:
+            return [Tensor(tape, grads[0].storage, whole, itemsize, view=True)]
         return [tape.alloc(whole, itemsize, "expanded gradient")]
 
     return tape.op("sum", [x], shape, itemsize, backward)

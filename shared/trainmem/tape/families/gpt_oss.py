@@ -121,8 +121,10 @@ def _eager_attention(block: Block, q: Tensor, k: Tensor, v: Tensor, mask: Tensor
     model, tape = block.model, block.model.tape
     keys = repeat_kv(model, k)
     values = repeat_kv(model, v)
-    contiguous = model.structure.grouped
-    weights = ops.scale(tape, ops.matmul(tape, q, keys, SCORES, copies=(False, not contiguous)))
+    grouped, expanded = model.structure.grouped, model.structure.grouped and model.structure.one_head
+    # autocast's copy of a single expanded head is contiguous
+    copies = (False, expanded and tape.autocast in (0, keys.itemsize))
+    weights = ops.scale(tape, ops.matmul(tape, q, keys, SCORES, copies=copies))
     weights = ops.add(tape, weights, mask)
     sinks = _sinks(block)
     combined = _cat_column(tape, weights, sinks)
@@ -130,7 +132,7 @@ def _eager_attention(block: Block, q: Tensor, k: Tensor, v: Tensor, mask: Tensor
     probabilities = _softmax(tape, combined)
     scores = ops.slice_of(tape, probabilities, SCORES)
     weights = tape.cast(ops.dropout(tape, scores, model.drops("attention")), values.itemsize)
-    output = ops.matmul(tape, weights, values, QUERY, copies=(False, not contiguous))
+    output = ops.matmul(tape, weights, values, QUERY, copies=(False, expanded or not grouped))
     output = ops.clone(tape, output, copies_back=True)
     del keys, sinks
     return tape.view(output, ("b", "s", "q")), weights
@@ -177,7 +179,7 @@ def _router(block: Block, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     tape = block.model.tape
     with tape.module("mlp.router"):
         weight, bias = block.weight("mlp.router.weight"), block.weight("mlp.router.bias")
-        logits = ops.linear(tape, hidden, weight, "experts", bias)
+        logits = ops.linear(tape, hidden, weight, "experts", bias, flattens=False)
         values, indices = routing.top_k(tape, logits, CHOICES)
         scores = _softmax(tape, values)
     return logits, scores, indices
