@@ -247,7 +247,7 @@ def patched_cuda(mode: VirtualCuda, *, memory: Any = None) -> Iterator[None]:
         minor=traits.capability[1],
         multi_processor_count=traits.multiprocessors,
         max_threads_per_multi_processor=traits.threads_per_multiprocessor,
-        is_integrated=0,
+        is_integrated=int(traits.is_integrated),
     )
     properties.name = traits.name
 

@@ -68,9 +68,13 @@ def _from_config(job: TrainingJob, config: Mapping[str, Any], device: str) -> to
         raise JobError(f"task: {job.task} has no {kind} model in transformers")
     if job.loss == "liger_fused":
         _fuse_loss(kind)
+    # transformers has no fused attention for every model (gpt-oss' sinks); eager is what it would ask for.
+    attention = job.attention
+    if attention == "sdpa" and not auto._model_mapping[type(hf_config)]._supports_sdpa:
+        attention = "eager"
     with torch.device(device):
         model: torch.nn.Module = auto.from_config(
-            hf_config, dtype=parameter_dtype(job), attn_implementation=job.attention
+            hf_config, dtype=parameter_dtype(job), attn_implementation=attention
         )
     return model
 

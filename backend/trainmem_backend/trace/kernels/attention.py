@@ -44,6 +44,68 @@ def _cudnn_backward(call: KernelCall) -> Any:
     return result
 
 
+@rule("_scaled_dot_product_flash_attention")
+def _flash_forward(call: KernelCall) -> Any:
+    """Output, log-sum-exp, the random state and a second, unused one (mha_fwd in flash_attn/flash_api.cpp).
+
+    Where batch, heads and blocks of 64 queries leave multiprocessors idle, keys are split and partial outputs
+    kept in fp32 until they are combined.
+    """
+    result = call.result()
+    recorder = call.recorder
+    query, key = call.args[0], call.args[1]
+    recorder.watch(result[0])
+    recorder.watch(result[1])
+    splits = 1 if call.argument(3, "dropout_p", 0.0) else _key_splits(call, query, key)
+    partial = []
+    if splits > 1:
+        batch, heads, length, width = query.shape
+        rows = splits * batch * heads * length
+        partial = [recorder.allocate(4 * rows), recorder.allocate(4 * rows * _rounded_width(width))]
+    recorder.watch(result[6], 16)
+    recorder.watch(result[7], 8)
+    for number in reversed(partial):
+        recorder.free(number)
+    return result
+
+
+def _rounded_width(width: int) -> int:
+    unit = 32 if width <= 128 else 64
+    return -(-width // unit) * unit
+
+
+def _key_splits(call: KernelCall, query: torch.Tensor, key: torch.Tensor) -> int:
+    """num_splits_heuristic of FlashAttention 2: the fewest splits within 85% of the best use of the GPU."""
+    batch, heads, length, width = query.shape
+    block_keys = 256 if width <= 64 else 128 if width <= 128 else 64
+    key_blocks = -(-key.shape[2] // block_keys)
+    blocks = batch * heads * -(-length // 64)
+    slots = 2 * call.traits.multiprocessors
+    if blocks >= 0.8 * slots:
+        return 1
+    most = min(128, slots, key_blocks)
+    usable = [n for n in range(1, most + 1) if n == 1 or -(-key_blocks // n) != -(-key_blocks // (n - 1))]
+    use = {n: (blocks * n / slots) / -(-blocks * n // slots) for n in usable}
+    return next(n for n in usable if use[n] >= 0.85 * max(use.values()))
+
+
+@rule("_scaled_dot_product_flash_attention_backward")
+def _flash_backward(call: KernelCall) -> Any:
+    """Gradients, row sums, an fp32 accumulator of dq; with grouped heads dk and dv for every query head.
+
+    mha_bwd in flash_attn/flash_api.cpp; queries are rounded up to 128.
+    """
+    result = call.outputs(call.result())
+    query, key = call.args[1], call.args[2]
+    batch, heads, length, width = query.shape
+    rounded = batch * heads * (-(-length // 128) * 128)
+    sizes = [4 * rounded, 4 * rounded * _rounded_width(width)]
+    if key.shape[1] != heads:
+        sizes += [batch * heads * key.shape[2] * width * query.element_size()] * 2
+    call.recorder.scratch(*sizes)
+    return result
+
+
 @rule("_scaled_dot_product_efficient_attention")
 def _efficient_forward(call: KernelCall) -> Any:
     """Output and log-sum-exp; seed and offset of the random numbers stay on the host."""
