@@ -99,12 +99,13 @@ class ExpertWeights:
 
 
 class RouterWeight:
-    """A router's weight, to which an adapter's update is added."""
+    """A router's weight, to which an adapter's update is added and kept while the router runs."""
 
     def __init__(self, block: Block, name: str) -> None:
         self._block = block
         self._name = name
         self._update: Tensor | None = None
+        self._folded: Tensor | None = None
         if block.adapted(name):
             tape = block.model.tape
             with tape.module(name):
@@ -116,7 +117,8 @@ class RouterWeight:
         weight = self._block.weight(f"{self._name}.weight")
         if self._update is None:
             return weight
-        return weight[0], ops.add(self._block.model.tape, weight[1], self._update)
+        self._folded = ops.add(self._block.model.tape, weight[1], self._update)
+        return weight[0], self._folded
 
 
 def _update(block: Block, name: str) -> Tensor:

@@ -24,17 +24,25 @@ def scale_and_growth(tape: Tape) -> None:
 
 
 @contextmanager
-def unscaled(sink: Sink) -> Iterator[None]:
-    """GradScaler.step around the optimizer's: the inverse of the scale, and a flag for overflows."""
-    double = sink.allocate(8, _SCRATCH, "loss scale in fp64")
-    reciprocal = sink.allocate(8, _SCRATCH, "loss scale in fp64")
-    sink.free(double)
-    inverse = sink.allocate(4, _SCRATCH, "inverse loss scale")
-    sink.free(reciprocal)
+def unscaled(sink: Sink, *, fused: bool) -> Iterator[None]:
+    """GradScaler.step around the optimizer's: the inverse of the scale, and a flag for overflows.
+
+    ``fused``: the optimizer unscales by itself. It is handed the scale and the sum of the flags.
+    """
+    if fused:
+        inverse = sink.allocate(4, _SCRATCH, "inverse loss scale")
+    else:
+        double = sink.allocate(8, _SCRATCH, "loss scale in fp64")
+        reciprocal = sink.allocate(8, _SCRATCH, "loss scale in fp64")
+        sink.free(double)
+        inverse = sink.allocate(4, _SCRATCH, "inverse loss scale")
+        sink.free(reciprocal)
     found = sink.allocate(4, _SCRATCH, "found overflow")
     found_here = sink.allocate(4, _SCRATCH, "found overflow")
     inverse_here = sink.allocate(4, _SCRATCH, "inverse loss scale")
     for number in (inverse_here, inverse, found):
         sink.free(number)
+    handed = [sink.allocate(4, _SCRATCH, "loss scale for the optimizer") for _ in range(2 if fused else 0)]
     yield
-    sink.free(found_here)
+    for number in (*reversed(handed), found_here):
+        sink.free(number)

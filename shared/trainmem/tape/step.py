@@ -220,7 +220,8 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
         if narrow:
             wide = _widen(recording, parameters, held, wide)
             held = {}
-        with unscaled(recording) if job.precision == "amp_fp16" else nullcontext():
+        scaled = job.precision == "amp_fp16"
+        with unscaled(recording, fused=job.optimizer == "adamw_fused") if scaled else nullcontext():
             optimizer_step(job.optimizer, recording, parameters, step == 1, dims, rounding_of(job))
         recording.mark(step, "zero_grad")
         if job.zero_grad == "none":
