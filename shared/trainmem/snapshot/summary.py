@@ -6,7 +6,7 @@ A summary is plain JSON inside, so that it can travel between processes and outl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trainmem.buckets import BUCKETS
@@ -57,6 +57,10 @@ class Summary:
     def steps(self) -> list[int]:
         """The steps that have a profile."""
         return [profile.step for profile in self.profiles if profile.step is not None]
+
+    def without_sites(self) -> Summary:
+        """The same for a run whose call sites mean nothing beside those of another: a prediction's operations."""
+        return replace(self, profiles=[replace(profile, sites_bytes=None) for profile in self.profiles])
 
     def to_json(self) -> dict[str, Any]:
         """As plain containers."""

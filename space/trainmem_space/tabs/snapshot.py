@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from html import escape
@@ -15,6 +16,7 @@ import gradio as gr
 from gradio.utils import get_upload_folder
 
 from trainmem.job import JobError, TrainingJob
+from trainmem.predicted_snapshot import predicted_snapshot
 from trainmem.snapshot.compare import compare
 from trainmem.snapshot.examples import EXAMPLES, example_path
 from trainmem.snapshot.page import render_comparison
@@ -23,6 +25,7 @@ from trainmem.snapshot.service import Report, report_in_process
 from trainmem.snapshot.summary import Summary, summary_of_estimate
 from trainmem_space import answers
 from trainmem_space.shell import Shell
+from trainmem_space.tabs.calculator import DEFAULT_JOB
 from trainmem_space.views import view
 from trainmem_space.views.verdict import error_line
 
@@ -177,7 +180,7 @@ def _compare_upload(path: str | None, current: Any) -> Iterator[Outputs]:
             _forget(path)
 
 
-def _compare(path: str, name: str, current: Any) -> Iterator[Outputs]:
+def _compare(path: str, name: str, current: Any, *, has_sites: bool = True) -> Iterator[Outputs]:
     keep = gr.skip()
     for message in _reading(path, name):
         if isinstance(message, str):
@@ -185,17 +188,28 @@ def _compare(path: str, name: str, current: Any) -> Iterator[Outputs]:
         elif isinstance(message, SnapshotRejected):
             yield error_line(str(message)), "", None
         else:
-            yield *_compared(message.summary, current), None
+            summary = message.summary
+            yield (
+                *_compared(summary if has_sites or summary is None else summary.without_sites(), current),
+                None,
+            )
 
 
-def _compare_prediction(current: Any, job: Any) -> Outputs:
-    if not job:
-        return error_line("The Calculator has no job yet: open it first."), "", gr.skip()
+def _compare_prediction(current: Any, job: Any) -> Iterator[Outputs]:
+    """With the predicted step as a snapshot, where it is short enough to be replayed; else with its peak alone."""
     try:
-        estimate = answers.answer(TrainingJob.from_json(job), "exact").to_json()
+        wanted = TrainingJob.from_json(job) if job else DEFAULT_JOB
+        if answers.replayable(wanted):
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "predicted.pickle"
+                path.write_bytes(predicted_snapshot(wanted))
+                yield from _compare(str(path), "predicted", current, has_sites=False)
+            return
+        estimate = answers.answer(wanted, "fast").to_json()
     except (JobError, ValueError) as error:
-        return error_line(str(error)), "", gr.skip()
-    return *_compared(summary_of_estimate(estimate, "predicted"), current), gr.skip()
+        yield error_line(str(error)), "", gr.skip()
+        return
+    yield *_compared(summary_of_estimate(estimate, "predicted"), current), gr.skip()
 
 
 def _compared(before: Summary | None, current: Any) -> tuple[str, str]:
