@@ -80,6 +80,8 @@ def capacity_report(
 
     Raises `JobError` where the job cannot be replayed.
     """
+    if capacity_bytes <= 0:
+        raise ValueError("capacity: 0 bytes hold nothing; give a size such as 24GiB")
     recording = recording_of(job, engine)
     spec = device(job.device)
     outside = spec.usable_bytes - spec.allocator_limit_bytes

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -112,6 +112,8 @@ def estimate(
     try:
         if detail == "fast":
             return _fast(job, resolved)
+        if fast_figures(job, resolved.architecture).peak_bytes > _MOST_REPLAYED_BYTES:
+            return _with_warning(_fast(job, resolved), f"{_TOO_MUCH}; reserved memory is left out")
         if settings is not None:
             return from_recording(
                 job, record(job, resolved.architecture), "tape", resolved, settings=settings
@@ -132,25 +134,18 @@ def _with_warning(answer: Estimate, note: str) -> Estimate:
     return replace(answer, warnings=(*answer.warnings, note))
 
 
+_MOST_REPLAYED_BYTES = 32 << 40
+_TOO_MUCH = "more than 32 TiB, which no allocator has addresses for"
+
+
 def recorded(job: TrainingJob) -> tuple[Recording, Counters]:
     """The tape's recording of ``job`` and its counters, kept for the last few jobs."""
-    return _recorded(_Key(job))
-
-
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """A job as a cache key; the config takes part by its content."""
-
-    job: TrainingJob
-    text: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "text", repr(sorted((self.job.config or {}).items(), key=str)))
+    return _recorded(job)
 
 
 @lru_cache(maxsize=8)
-def _recorded(key: _Key) -> tuple[Recording, Counters]:
-    recording = record(key.job, resolve(key.job).architecture)
+def _recorded(job: TrainingJob) -> tuple[Recording, Counters]:
+    recording = record(job, resolve(job).architecture)
     return recording, counters(recording)
 
 
@@ -159,6 +154,8 @@ def recording_of(job: TrainingJob, engine: Engine = "tape") -> Recording:
     if engine == "trace":
         return _tracer()(job)
     try:
+        if fast_figures(job, resolve(job).architecture).peak_bytes > _MOST_REPLAYED_BYTES:
+            raise JobError(f"micro_batch x sequence_length: {_TOO_MUCH}; make them smaller")
         return recorded(job)[0]
     except Unsupported as reason:
         raise JobError(f"{reason}; `trainmem trace` replays the real model") from reason

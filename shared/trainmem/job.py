@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 __all__ = [
     "ACTIVATION_DTYPE_BYTES",
     "LEVERS",
+    "MOST_COUNT",
     "Attention",
     "BaseQuantization",
     "Checkpointing",
@@ -79,7 +80,7 @@ ACTIVATION_DTYPE_BYTES: dict[Precision, int] = {
 
 _OPTIMIZER_ALIASES = {"sgdm": "sgd_momentum"}
 _MAX_TOKENS = 1 << 31
-_MAX_COUNT = 1 << 20
+MOST_COUNT = 1 << 20
 
 
 class JobError(ValueError):
@@ -87,6 +88,8 @@ class JobError(ValueError):
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "a number of more than thirty digits"
     text = json.dumps(value, default=str) if isinstance(value, str | list | dict) else str(value)
     text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= 60 else text[:57] + "..."
@@ -109,13 +112,38 @@ def _count(name: str, value: object, *, most: int, least: int = 1) -> int:
     whole = (
         isinstance(number, int | float)
         and not isinstance(number, bool)
-        and math.isfinite(number)
+        and (isinstance(number, int) or math.isfinite(number))
         and number == int(number)
     )
     if not whole or not least <= int(number) <= most:  # type: ignore[call-overload]
         raise JobError(f"{name}: {_shown(value)} is not a whole number from {least:,} to {most:,}")
     whole_number: int = int(number)  # type: ignore[call-overload]
     return whole_number
+
+
+_DEEPEST = 32
+
+
+def _plain_json(name: str, value: object, depth: int = 0) -> None:
+    """Refuse what other readers of JSON would refuse: NaN, numbers beyond 64 bits, endless nesting."""
+    if depth > _DEEPEST:
+        raise JobError(f"{name[:60]}: nested more than {_DEEPEST} deep")
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise JobError(f"{name[:60]}: {_shown(key)} is not a key that JSON has")
+            _plain_json(f"{name}.{key}" if depth == 0 else name, inner, depth + 1)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _plain_json(name, inner, depth + 1)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise JobError(f"{name[:60]}: {value} is not a number that JSON has")
+    elif isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 63:
+            raise JobError(f"{name[:60]}: {_shown(value)} is not a number of 64 bits")
+    elif value is not None and not isinstance(value, str):
+        raise JobError(f"{name[:60]}: {type(value).__name__} is not a value that JSON has")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,8 +159,11 @@ class Lora:
         if isinstance(targets, str):
             if targets != "all-linear":
                 targets = tuple(part.strip() for part in targets.split(",") if part.strip())
-        elif isinstance(targets, list | tuple) and all(isinstance(t, str) and t for t in targets):
-            targets = tuple(targets)
+        elif isinstance(targets, list | tuple) and all(
+            isinstance(t, str) and t.strip() and "," not in t for t in targets
+        ):
+            targets = tuple(t.strip() for t in targets)
+            targets = "all-linear" if targets == ("all-linear",) else targets
         else:
             targets = ()
         if not targets:
@@ -187,7 +218,7 @@ class TrainingJob:
     """
 
     model: str | None = None
-    config: Mapping[str, Any] | None = field(default=None, hash=False)
+    config: Mapping[str, Any] | None = field(default=None, compare=False)
     task: Task = "causal_lm"
     micro_batch: int = 1
     sequence_length: int = 1024
@@ -202,12 +233,17 @@ class TrainingJob:
     base_quantization: BaseQuantization = "none"
     sharding: Sharding = field(default_factory=Sharding)
     device: str = "spark"
+    _config_text: str | None = field(init=False, repr=False, default=None)
+    """The config as JSON: what compares and hashes in its place, so that true is not 1."""
 
     def __post_init__(self) -> None:
         if self.model is not None and (not isinstance(self.model, str) or not self.model.strip()):
             raise JobError(f"model: {_shown(self.model)} is not a catalogue name; run `trainmem models`")
         if self.config is not None and not isinstance(self.config, Mapping):
             raise JobError(f"config: {_shown(self.config)} is not an object like a Hugging Face config.json")
+        if self.config is not None:
+            _plain_json("config", self.config)
+            object.__setattr__(self, "_config_text", json.dumps(self.config, sort_keys=True, default=dict))
         if self.model is None and self.config is None:
             raise JobError("model: missing; give a catalogue name (`trainmem models`) or a config")
         if isinstance(self.optimizer, str):
@@ -215,9 +251,9 @@ class TrainingJob:
         for name, allowed in LEVERS.items():
             _choice(name, getattr(self, name), allowed)
         for name, most in (
-            ("micro_batch", _MAX_COUNT),
+            ("micro_batch", MOST_COUNT),
             ("sequence_length", 1 << 27),
-            ("accumulation", _MAX_COUNT),
+            ("accumulation", MOST_COUNT),
         ):
             object.__setattr__(self, name, _count(name, getattr(self, name), most=most))
         if self.micro_batch * self.sequence_length > _MAX_TOKENS:
@@ -241,7 +277,7 @@ class TrainingJob:
         """
         if not isinstance(data, Mapping):
             raise JobError(f"job: {_shown(data)} is not a JSON object")
-        known = {f.name for f in fields(cls)}
+        known = {f.name for f in fields(cls) if f.init}
         unknown = [key for key in data if key not in known]
         if unknown:
             raise JobError(
@@ -254,7 +290,7 @@ class TrainingJob:
 
     def to_json(self) -> dict[str, Any]:
         """Every field, as the contract writes it."""
-        out: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        out: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
         out["config"] = dict(self.config) if self.config is not None else None
         out["lora"] = self.lora.to_json() if self.lora else None
         out["sharding"] = self.sharding.to_json()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from trainmem.device import device
-from trainmem.job import Lora, Precision, Sharding, TrainingJob
+from trainmem.job import MOST_COUNT, Lora, Precision, Sharding, TrainingJob
 
 __all__ = ["ALL_LEVERS", "CLUSTER_LEVERS", "LEVERS_BY_COST", "Mathematics", "MemoryLever"]
 
@@ -46,7 +46,7 @@ def _fused_optimizer(job: TrainingJob) -> TrainingJob | None:
 
 
 def _halve_micro_batch(job: TrainingJob) -> TrainingJob | None:
-    if job.micro_batch == 1 or job.micro_batch % 2:
+    if job.micro_batch == 1 or job.micro_batch % 2 or job.accumulation * 2 > MOST_COUNT:
         return None
     return job.with_(micro_batch=job.micro_batch // 2, accumulation=job.accumulation * 2)
 

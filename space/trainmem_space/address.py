@@ -12,11 +12,16 @@ from trainmem.permalink import decode, encode
 __all__ = ["job_of", "link_to", "tab_of"]
 
 _OURS = ("tab", "question", "__theme")
+_ADDED_BY_OTHERS = ("utm_", "fbclid", "gclid", "msclkid", "mc_", "ref", "source", "__")
+"""How the names begin that mail programs, search engines and social networks add to a link."""
 
 
 def job_of(request: gr.Request) -> TrainingJob | None:
     """The job in the page's address, None when it names none. Raises `ValueError` for a wrong one."""
-    query = [(key, value) for key, value in request.query_params.multi_items() if key not in _OURS]
+    given = request.query_params.multi_items()
+    query = [
+        (key, value) for key, value in given if key not in _OURS and not key.startswith(_ADDED_BY_OTHERS)
+    ]
     return decode(urlencode(query)) if query else None
 
 

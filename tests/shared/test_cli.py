@@ -182,3 +182,43 @@ def test_a_predicted_step_is_saved_as_a_snapshot(capsys: pytest.CaptureFixture[s
     status, out, _ = run(capsys, "snapshot", str(file))
     assert status == 0
     assert out.startswith("The peak is")
+
+
+def test_a_capacity_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(capsys, "estimate", "-m", "gpt2-124m", "--capacity", "0")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "capacity: 0 bytes" in err
+
+
+def test_more_than_any_allocator_has_addresses_for(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "estimate", "-m", "llama3.1-8b", "-s", "131072", "--attention", "eager")
+    assert status == 0
+    assert "more than 32 TiB" in out
+    assert "Does not fit" in out
+
+
+def test_a_device_without_cuda_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no CUDA" in run(capsys, "estimate", "-m", "gpt2-124m", "--device", "m4-max")[1]
+
+
+def test_the_last_halving_of_a_batch_names_nothing_that_nobody_gave(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ("-m", "gpt2-124m", "-b", "64", "--accumulation", "1048576", "--device", "t4")
+    status, out, err = run(capsys, "estimate", *arguments)
+    assert (status, err) == (0, "")
+    assert "Does not fit on the NVIDIA T4" in out
+
+
+def test_one_wrong_job_in_a_file_does_not_take_the_others(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "jobs.jsonl"
+    good = '{"model": "gpt2-124m"}'
+    wrong = ['{"model": "gpt2-124m", "micro_batch": 1%s}' % ("0" * 400), "[" * 9000, "nonsense", '{"x": NaN}']
+    file.write_text("\ufeff" + "\n".join([good, *wrong, "", good]), encoding="utf-8")
+    status, out, _ = run(capsys, "estimate", "--jobs", str(file), "--detail", "fast")
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert status == 1
+    assert ["error" in answer for answer in answers] == [False, True, True, True, True, False]
+    assert run(capsys, "estimate", "--jobs", str(tmp_path))[2].startswith("trainmem estimate: jobs: ")

@@ -97,3 +97,50 @@ def test_any_json_is_a_job_or_a_clear_line(extra: dict[str, object], key: str, v
         return
     with pytest.raises(JobError, match=r"\A[^\n]+\Z"):
         TrainingJob.from_json({"model": "gpt2-124m", **extra, key: value})
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        ({"x": float("nan")}, "config.x: nan"),
+        ({"x": {"y": [1 << 70]}}, "config.x: 1180591620717411303424"),
+        ({"num_hidden_layers": 10**400}, "config.num_hidden_layers: a number of more than thirty digits"),
+        ({"x": {1, 2}}, "config.x: set"),
+        ({1: 2}, "config: 1 is not a key"),
+    ],
+)
+def test_a_config_is_plain_json(config: dict[str, object], line: str) -> None:
+    with pytest.raises(JobError, match=f"^{line}"):
+        TrainingJob(config=config)
+
+
+def test_a_config_nested_without_end_is_refused() -> None:
+    config: dict[str, object] = {}
+    for _ in range(400):
+        config = {"x": config}
+    with pytest.raises(JobError, match="nested more than 32 deep"):
+        TrainingJob(config=config)
+
+
+def test_true_is_not_one() -> None:
+    assert TrainingJob(config={"tie": True}) != TrainingJob(config={"tie": 1})
+    assert TrainingJob(config={"a": 1, "b": 2}) == TrainingJob(config={"b": 2, "a": 1})
+
+
+def test_a_number_of_any_length_is_one_line() -> None:
+    with pytest.raises(JobError, match=r"^micro_batch: a number of more than thirty digits"):
+        TrainingJob(model="gpt2-124m", micro_batch=10**400)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [(["all-linear"], "all-linear"), ([" q_proj "], ("q_proj",)), ("q_proj, v_proj", ("q_proj", "v_proj"))],
+)
+def test_targets_have_one_spelling(given: object, kept: object) -> None:
+    assert Lora(targets=given).targets == kept  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("targets", [["a,b"], [" "], [], [3], ""])
+def test_targets_that_are_no_names_are_refused(targets: object) -> None:
+    with pytest.raises(JobError, match=r"^lora\.targets: "):
+        Lora(targets=targets)  # type: ignore[arg-type]

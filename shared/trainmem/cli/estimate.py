@@ -121,7 +121,7 @@ def _table(job: TrainingJob, answer: Estimate) -> None:
 def _verdicts(job: TrainingJob, answer: Estimate, chosen: str, settings: AllocatorSettings | None) -> None:
     print()
     for known in devices():
-        if known.cuda and known.name == chosen:
+        if known.name == chosen:
             print(verdict(job, answer, known, settings).sentence)
     others = [known for known in devices() if known.cuda and known.name != chosen]
     need = answer.peak_reserved_bytes or answer.peak_allocated_bytes

@@ -45,7 +45,7 @@ def job_from_arguments(args: argparse.Namespace) -> TrainingJob:
     data: dict[str, Any] = {}
     if args.model is not None:
         path = Path(args.model)
-        if path.suffix == ".json" or path.is_file():
+        if path.suffix == ".json" or _is_file(path):
             data["config"] = _read_config(path)
         else:
             data["model"] = args.model
@@ -71,6 +71,13 @@ def job_from_arguments(args: argparse.Namespace) -> TrainingJob:
     return TrainingJob.from_json(data)
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # longer than a name may be, or with a NUL in it
+        return False
+
+
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -85,7 +92,11 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def jobs_from_file(path: str) -> Iterator[TrainingJob | JobError]:
     """One job a line, or the reason why a line is none; blank lines are skipped."""
-    with open(path, encoding="utf-8", errors="replace") as lines:
+    try:
+        source = open(path, encoding="utf-8-sig", errors="replace")  # noqa: SIM115
+    except OSError as error:
+        raise ValueError(f"jobs: {path[:60]} cannot be read: {error.strerror}") from error
+    with source as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue

@@ -54,8 +54,9 @@ class Card:
 
     def due(self) -> date:
         """The day on which it should come up again."""
-        # ten thousand days are enough for anyone, and keep the date in range
-        return (self.last or date.min) + timedelta(days=min(self.interval_days, 10_000))
+        last = self.last or date.min
+        # a file of progress may claim any day there is
+        return last + timedelta(days=min(int(self.interval_days), (date.max - last).days))
 
 
 def cards(attempts: Iterable[Attempt]) -> dict[str, Card]:

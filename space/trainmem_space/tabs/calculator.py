@@ -234,7 +234,10 @@ def _answered(session: Session, find: Callable[[], TrainingJob]) -> list[Any]:
     """The answer's outputs for the job that ``find`` returns; wrong input changes the error line alone."""
     try:
         job = find()
+        # whatever can fail does so before the scenario counts as shown
         answers.answer(job, "fast")
+        answers.verdict_on(job, "fast")
+        answers.board(job)
         session.show(job)
         return [error_line(None), *_shown(session, job, "fast"), job.to_json(), session]
     except ValueError as error:
@@ -284,7 +287,15 @@ def _pasted(session: Session, *values: Any) -> list[Any]:
         return [gr.skip()] * 8
     form["model"] = PASTED if form["config"].strip() else DEFAULT_JOB.model
     found = _answered(session, lambda: _job(form))
-    return [form["model"] if _good(found) else gr.skip(), *found]
+    return [form["model"] if _good(found) or _is_object(form["config"]) else gr.skip(), *found]
+
+
+def _is_object(text: str) -> bool:
+    """Whether a config stands in the box, whatever else the form lacks."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _pressed(session: Session, event: gr.EventData) -> list[Any]:
@@ -301,7 +312,11 @@ def _pressed(session: Session, event: gr.EventData) -> list[Any]:
         session.pin()
     elif action == "unpin":
         session.unpin(index)
-    return [*_controls(target), *_answered(session, lambda: target)]
+    # a pin changes no lever: what stands in the form, finished or not, stays there
+    same = target == session.job
+    controls = [gr.skip()] * len(FORM) if same else _controls(target)
+    found = _answered(session, lambda: target)
+    return [*controls, *([gr.skip(), *found[1:]] if same else found)]
 
 
 def _controls(job: TrainingJob) -> list[Any]:
@@ -332,5 +347,8 @@ def _exact(session: Session) -> list[Any]:
     except Exception:
         # The fast answer stands on the page; an error here would only cover it.
         _log.exception("no exact answer")
-        return [gr.skip()] * 4
+        note = (
+            '<h2>One step</h2><p class="tm-note">This job could not be replayed; the figures above hold.</p>'
+        )
+        return [*[gr.skip()] * 3, note]
     return views if session.serial == serial else [gr.skip()] * 4
