@@ -294,3 +294,27 @@ assert not heavy, heavy
         [sys.executable, "-I", "-S", "-B", "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_regions_on_top_of_each_other_take_no_longer() -> None:
+    """A hundred thousand regions, each around all events."""
+    tape = make.training(40)
+    last = tape.events[-1]["time_us"]
+    marks = [
+        {"stage": stage, "name": "forward", "device": 0, "time_us": time_us}
+        for stage, times in (("START", range(50_000)), ("END", range(last, last + 50_000)))
+        for time_us in times
+    ]
+    data = pickle.dumps(make.snap(tape, external_annotations=marks))
+    assert analyse(read_snapshot(data)).devices[0].timetable.spans
+
+
+def test_a_stack_and_a_step_for_every_block() -> None:
+    """Thousands of call sites times thousands of steps are no table of all of them."""
+    tape = make.Tape()
+    for number in range(4000):
+        site = [make.frame("forward", f"/home/alice/run/m{number}.py", number + 1), make.CALL]
+        tape.alloc(4096, site)
+        tape.alloc(512, make.STEP)
+    found = make.device(make.snap(tape))
+    assert found.timetable.steps == 4000

@@ -46,23 +46,23 @@ def _claim(case: Case, numbers: list[int], halves: Counter[int]) -> None:
     Casts of an operation's inputs come before its output, with the same stack. Each weight is cast once a pass.
     """
     blocks, bucket_of = case.blocks, case.bucket_of
-    room: dict[int, Counter[int]] = {}
+    taken: Counter[tuple[int, int]] = Counter()
     last = len(blocks) - 1
     for number in numbers:
         size = blocks.requested[number]
         if size not in halves:
             continue
-        left = room.setdefault(case.span_starts[number], Counter(halves))
+        place = case.span_starts[number], size
         if bucket_of[number] == Index.CAST:
-            left[size] -= 1
+            taken[place] += 1
         elif (
             bucket_of[number] in _OPEN
-            and left[size] > 0
+            and taken[place] < halves[size]
             and number < last
             and blocks.stack[number + 1] == blocks.stack[number]
             and bucket_of[number + 1] in (*_OPEN, Index.CAST)
         ):
-            left[size] -= 1
+            taken[place] += 1
             bucket_of[number] = Index.CAST
 
 

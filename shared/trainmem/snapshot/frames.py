@@ -49,7 +49,6 @@ _PLUMBING_FILES = re.compile(
     r"|accelerate/(?:utils/operations\.py|hooks\.py)|contextlib\.py|functools\.py|threading\.py|runpy\.py|"
     r"importlib/|<frozen )"
 )
-_CPP_NAME = re.compile(r"::|\(")
 _BUILDERS = frozenset(
     {
         "__init__",

@@ -6,7 +6,9 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from heapq import nlargest
+from itertools import compress, pairwise, repeat
+from operator import lt
 
 from trainmem.snapshot.replay import Replay
 from trainmem.snapshot.sites import StackFacts
@@ -16,6 +18,8 @@ from trainmem.units import MIB
 __all__ = ["Growth", "Leak", "find_leak"]
 
 _LEAST_STEPS = 3
+_MOST_STEPS = 400
+_MOST_SITES = 20
 _LEAST_BYTES_A_STEP = 64 << 10
 _LEAST_TOTAL_BYTES = 1 * MIB
 _LEAST_RISES = 0.8
@@ -52,17 +56,19 @@ def find_leak(replay: Replay, facts: StackFacts, steps: Sequence[StepPeak]) -> L
     steps = [step for step in steps if step.step >= 2]
     if len(steps) < _LEAST_STEPS:
         return None
-    ends = [step.end for step in steps]
-    levels: dict[str, list[int]] = defaultdict(lambda: [0] * (len(ends) + 1))
-    counts: dict[str, list[int]] = defaultdict(lambda: [0] * (len(ends) + 1))
+    stride = -(-len(steps) // _MOST_STEPS)
+    first_step, last_step = steps[0].step, steps[-1].step
+    ends = [step.end for step in steps[(len(steps) - 1) % stride :: stride]]
+    numbers, suspects = _suspects(replay, facts, ends)
+    levels: dict[str, list[int]] = {site: [0] * (len(ends) + 1) for site in suspects}
+    counts: dict[str, list[int]] = {site: [0] * (len(ends) + 1) for site in suspects}
     blocks, sites = replay.blocks, facts.sites
-    for start, end, size, stack in zip(blocks.start, blocks.end, blocks.size, blocks.stack, strict=True):
-        # Alive at the instants start + 1 to end; the end of a step is the instant of its last event.
-        first, last = bisect_right(ends, start), bisect_right(ends, end)
-        if first < last:
-            site = sites[stack]
-            levels[site][first] += size
-            levels[site][last] -= size
+    for number in numbers:
+        site = sites[blocks.stack[number]]
+        if site in levels:
+            first, last = bisect_right(ends, blocks.start[number]), bisect_right(ends, blocks.end[number])
+            levels[site][first] += blocks.size[number]
+            levels[site][last] -= blocks.size[number]
             counts[site][first] += 1
             counts[site][last] -= 1
     growing: list[Growth] = []
@@ -72,13 +78,13 @@ def find_leak(replay: Replay, facts: StackFacts, steps: Sequence[StepPeak]) -> L
         grown = held[-1] - held[0]
         if grown < _LEAST_TOTAL_BYTES or rises < _LEAST_RISES * (len(held) - 1):
             continue
-        number = _summed(counts[site])
-        intervals = len(held) - 1
+        blocks_held = _summed(counts[site])
+        intervals = (len(held) - 1) * stride
         growing.append(
             Growth(
                 site=site,
                 bytes_a_step=grown // intervals,
-                blocks_a_step=round((number[-1] - number[0]) / intervals, 2),
+                blocks_a_step=round((blocks_held[-1] - blocks_held[0]) / intervals, 2),
                 held_bytes=held[-1],
             )
         )
@@ -86,7 +92,24 @@ def find_leak(replay: Replay, facts: StackFacts, steps: Sequence[StepPeak]) -> L
     total = sum(growth.bytes_a_step for growth in growing)
     if total < _LEAST_BYTES_A_STEP:
         return None
-    return Leak(bytes_a_step=total, first_step=steps[0].step, last_step=steps[-1].step, sites=growing[:20])
+    return Leak(bytes_a_step=total, first_step=first_step, last_step=last_step, sites=growing[:_MOST_SITES])
+
+
+def _suspects(replay: Replay, facts: StackFacts, ends: list[int]) -> tuple[list[int], list[str]]:
+    """Blocks that are there at the end of a step, and the sites that hold more at the last end than the first."""
+    blocks, sites = replay.blocks, facts.sites
+    firsts = map(bisect_right, repeat(ends), blocks.start)
+    lasts = map(bisect_right, repeat(ends), blocks.end)
+    numbers = list(compress(range(len(blocks)), map(lt, firsts, lasts)))
+    grown: dict[str, int] = defaultdict(int)
+    for number in numbers:
+        start, end = blocks.start[number], blocks.end[number]
+        # Alive at the instants start + 1 to end; the end of a step is the instant of its last event.
+        at_last, at_first = start < ends[-1] <= end, start < ends[0] <= end
+        if at_last != at_first:
+            grown[sites[blocks.stack[number]]] += blocks.size[number] if at_last else -blocks.size[number]
+    suspects = [site for site in nlargest(_MOST_SITES, grown, key=grown.__getitem__) if grown[site] > 0]
+    return numbers, suspects
 
 
 def _summed(changes: list[int]) -> list[int]:

@@ -86,7 +86,8 @@ def _settle_pass(case: Case, span: int, members: list[int]) -> None:
     # Each gradient is made while the one before it is alive; a chain that breaks is over.
     alive_until = max(blocks.end[number] for number in family)
     backward = case.by_kind[Kind.BACKWARD_TEMPORARY]
-    for number in backward[bisect_left(backward, members[-1]) :]:
+    for at in range(bisect_left(backward, members[-1]), len(backward)):
+        number = backward[at]
         if blocks.start[number] > alive_until or case.span_starts[number] > span + 1:
             break
         if bucket_of[number] == Kind.BACKWARD_TEMPORARY and _alike(blocks.requested[number], most):

@@ -50,15 +50,14 @@ def _settle_gradients(case: Case) -> None:
     """What backward leaves behind is gradients, as many of a size as there are weights; or a workspace."""
     blocks, bucket_of, weights = case.blocks, case.bucket_of, case.weights
     known = {part for size in weights for part in (size, 2 * size, size // 2)}
-    room: dict[int, Counter[int]] = {}
+    taken: Counter[tuple[int, int]] = Counter()
     # From the end, because a workspace comes with the first product of matrices and gradients after it.
     for number in reversed(case.by_kind[Kind.KEPT_FROM_BACKWARD]):
         size, span = blocks.requested[number], case.span_starts[number]
-        left = room.setdefault(span, Counter(weights))
-        if size in WORKSPACE_BYTES and left[size] <= 0:
+        if size in WORKSPACE_BYTES and taken[span, size] >= weights[size]:
             bucket_of[number] = Index.WORKSPACE
         elif size in known or case.span_ends[number] != case.never:
-            left[size] -= 1
+            taken[span, size] += 1
             bucket_of[number] = Index.GRADIENTS
         elif case.is_last(span):
             bucket_of[number] = Kind.BACKWARD_TEMPORARY

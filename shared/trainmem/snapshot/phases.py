@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import le
 from typing import Literal
 
@@ -74,9 +75,7 @@ def find_phases(
     """
     votes = _votes(trace, facts)
     _count_metadata(votes, trace, strings)
-    marked = _annotated(trace, annotations)
-    for start, end, vote in marked:
-        votes[start:end] = bytes([vote]) * (end - start)
+    _paint(votes, _annotated(trace, annotations))
     seen = set(votes) - {Vote.NONE, Vote.BARE, Vote.SETUP}
     if not seen:
         spans = phases_from_curve(trace, allocated)
@@ -147,6 +146,25 @@ def _annotated(trace: Trace, annotations: Sequence[Annotation]) -> list[tuple[in
             regions.append((starts.pop(), annotation.time_us, vote))
     regions.sort(key=lambda region: (region[0], -region[1]))
     return [(bisect_left(times, start), bisect_left(times, end + 1), vote) for start, end, vote in regions]
+
+
+def _paint(votes: bytearray, regions: list[tuple[int, int, Vote]]) -> None:
+    """Give every event in a region its vote, that of the region which began last where they overlap.
+
+    One sweep, however many regions lie on top of each other.
+    """
+    bounds = sorted({bound for start, end, _ in regions for bound in (start, end)})
+    open_regions: list[tuple[int, int, Vote]] = []
+    upcoming = 0
+    for low, high in pairwise(bounds):
+        while upcoming < len(regions) and regions[upcoming][0] <= low:
+            open_regions.append(regions[upcoming])
+            upcoming += 1
+        # The regions come in order of their start, so the last one that is still open began last.
+        while open_regions and open_regions[-1][1] <= low:
+            open_regions.pop()
+        if open_regions:
+            votes[low:high] = bytes([open_regions[-1][2]]) * (high - low)
 
 
 class _Reader:

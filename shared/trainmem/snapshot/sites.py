@@ -17,6 +17,7 @@ _AUTOGRAD_NODE = re.compile(
     r"torch::autograd::(?:generated::)?(?:CppFunction::)?(\w+Backward\d*|AccumulateGrad)"
 )
 _OPERATOR = re.compile(r"at::_ops::(\w+)::")
+_LONGEST_NAME = 300
 _LEADING = 3
 """How many of the innermost Python frames decide whether a collective made the allocation."""
 
@@ -85,6 +86,7 @@ def judge_stacks(snapshot: Snapshot) -> StackFacts:
         cpp_frames=sum(1 for mark in frame_marks if not mark & Mark.PYTHON),
     )
     labels: dict[int, str] = {}
+    native: dict[int, tuple[str, str]] = {}
     for stack in range(len(stacks)):
         numbers = stacks.frame_numbers_of(stack)
         marks = [frame_marks[number] for number in numbers]
@@ -94,7 +96,7 @@ def judge_stacks(snapshot: Snapshot) -> StackFacts:
         facts.marks.append(together)
         facts.leading.append(_leading(marks))
         facts.votes.append(_vote(marks, together))
-        facts.sites.append(_site(numbers, marks, stacks, labels))
+        facts.sites.append(_site(numbers, marks, stacks, labels, native))
     if any(trace.forward_stack is not None for trace in snapshot.traces):
         count = len(stacks)
         facts.marks += [0] * count
@@ -141,7 +143,13 @@ def _outermost_python(marks: list[int]) -> int:
     return next((mark for mark in reversed(marks) if mark & Mark.PYTHON), 0)
 
 
-def _site(numbers: Sequence[int], marks: list[int], stacks: Stacks, labels: dict[int, str]) -> str:
+def _site(
+    numbers: Sequence[int],
+    marks: list[int],
+    stacks: Stacks,
+    labels: dict[int, str],
+    native: dict[int, tuple[str, str]],
+) -> str:
     """The innermost Python frame that is not plumbing; failing that the innermost; failing that the operator."""
     chosen = -1
     for position, mark in enumerate(marks):
@@ -152,7 +160,7 @@ def _site(numbers: Sequence[int], marks: list[int], stacks: Stacks, labels: dict
             if chosen < 0:
                 chosen = position
     if chosen < 0:
-        return _native_site([stacks.frames[number].name for number in numbers])
+        return _native_site(numbers, stacks, native)
     number = numbers[chosen]
     if number not in labels:
         labels[number] = _label(stacks.frames[number])
@@ -163,13 +171,20 @@ def _label(frame: Frame) -> str:
     return f"{frame.file}:{frame.line} {frame.name}" if is_python(frame) else frame.name
 
 
-def _native_site(names: list[str]) -> str:
-    for name in names:
-        node = _AUTOGRAD_NODE.search(name)
+def _native_site(numbers: Sequence[int], stacks: Stacks, native: dict[int, tuple[str, str]]) -> str:
+    """The autograd node nearest to the allocation, failing that the operator."""
+    operator = ""
+    for number in numbers:
+        if number not in native:
+            native[number] = _native_names(stacks.frames[number].name[:_LONGEST_NAME])
+        node, called = native[number]
         if node:
-            return f"autograd {node[1]}"
-    for name in names:
-        operator = _OPERATOR.search(name)
-        if operator:
-            return f"operator {operator[1]}"
-    return "C++ frames only"
+            return f"autograd {node}"
+        operator = operator or called
+    return f"operator {operator}" if operator else "C++ frames only"
+
+
+def _native_names(name: str) -> tuple[str, str]:
+    """The autograd node and the operator that a C++ name speaks of; empty where it speaks of none."""
+    node, operator = _AUTOGRAD_NODE.search(name), _OPERATOR.search(name)
+    return node[1] if node else "", operator[1] if operator else ""
