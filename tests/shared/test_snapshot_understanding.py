@@ -205,6 +205,23 @@ def test_what_grows_and_who_allocated_it() -> None:
     assert "Memory grows by 2.00 MiB a step from step 2 to 6, allocated at metrics.py:12 append" in text
 
 
+def test_growth_without_training_steps() -> None:
+    """A server that keeps something of each request."""
+    serve = [make.frame("answer", "/home/alice/run/serve.py", 40), make.MAIN]
+    tape = Tape()
+    tape.alloc(64 * MIB)
+    for _ in range(100):
+        scratch = tape.alloc(16 * MIB)
+        tape.alloc(MIB, serve)
+        tape.free(scratch)
+    found = device(snap(tape))
+    assert found.timetable.evidence == "none"
+    assert found.leak is not None
+    assert [growth.site for growth in found.leak.sites] == ["serve.py:40 answer"]
+    assert 9 * MIB < found.leak.bytes_a_step < 11 * MIB
+    assert "in each tenth of the recording" in " ".join(verdict_of(understood(snap(tape))))
+
+
 def test_what_only_comes_and_goes_is_no_leak() -> None:
     for content in (snap(make.training(6)), make.example_bytes("amp")):
         assert device(content).leak is None

@@ -114,7 +114,7 @@ def _analyse_device(snapshot: Snapshot, facts: StackFacts, trace: Trace) -> Devi
         requested_at_peak_bytes=sum(blocks.requested[number] for number in at_peak),
         fragmentation=fragmentation_of(snapshot, trace, curves),
         failures=explain_failures(snapshot, trace, replay, curves, settings_of(snapshot)),
-        leak=find_leak(replay, facts, steps),
+        leak=find_leak(replay, facts, steps, curves.allocated),
     )
 
 

@@ -157,6 +157,7 @@ def _failure(analysis: Analysis, failure: OutOfMemory) -> dict[str, Any]:
 
 def _leak(leak: Leak) -> dict[str, Any]:
     return {
+        "unit": leak.unit,
         "bytes_per_step": leak.bytes_a_step,
         "first_step": leak.first_step,
         "last_step": leak.last_step,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from heapq import nlargest
 from itertools import compress, pairwise, repeat
 from operator import lt
+from typing import Literal
 
 from trainmem.snapshot.replay import Replay
 from trainmem.snapshot.sites import StackFacts
@@ -18,6 +19,8 @@ from trainmem.units import MIB
 __all__ = ["Growth", "Leak", "find_leak"]
 
 _LEAST_STEPS = 3
+_LEAST_EVENTS = 200
+_PARTS = 10
 _MOST_STEPS = 400
 _MOST_SITES = 20
 _LEAST_BYTES_A_STEP = 64 << 10
@@ -45,20 +48,47 @@ class Leak:
     first_step: int
     last_step: int
     sites: Sequence[Growth]
+    unit: Literal["step", "tenth of the recording"] = "step"
+    """What counts as a step: without a training step to go by, the recording is cut in ten."""
 
 
-def find_leak(replay: Replay, facts: StackFacts, steps: Sequence[StepPeak]) -> Leak | None:
+def find_leak(
+    replay: Replay, facts: StackFacts, steps: Sequence[StepPeak], allocated: Sequence[int]
+) -> Leak | None:
     """Compare the ends of the steps from the second on; the first makes state that stays.
 
-    A site leaks when what it holds at the end of a step rises in most steps and by 1 MiB in all. Blocks of
-    one site that come and go cancel out.
+    Where there are no steps, compare the lowest instants of the tenths of the recording, from the second on.
     """
-    steps = [step for step in steps if step.step >= 2]
-    if len(steps) < _LEAST_STEPS:
+    if steps:
+        later = [step for step in steps if step.step >= 2]
+        stride = max(1, -(-len(later) // _MOST_STEPS))
+        ends = [step.end for step in later[(len(later) - 1) % stride :: stride]] if later else []
+        growing = _growing(replay, facts, ends, stride)
+        first, last = (later[0].step, later[-1].step) if later else (0, 0)
+        return _leak(growing, first, last, "step")
+    if replay.events < _LEAST_EVENTS:
         return None
-    stride = -(-len(steps) // _MOST_STEPS)
-    first_step, last_step = steps[0].step, steps[-1].step
-    ends = [step.end for step in steps[(len(steps) - 1) % stride :: stride]]
+    bounds = [part * replay.events // _PARTS for part in range(1, _PARTS + 1)]
+    lows = [low + allocated[low:high].index(min(allocated[low:high])) for low, high in pairwise(bounds)]
+    return _leak(_growing(replay, facts, lows, 1), 2, _PARTS, "tenth of the recording")
+
+
+def _leak(
+    growing: list[Growth], first: int, last: int, unit: Literal["step", "tenth of the recording"]
+) -> Leak | None:
+    total = sum(growth.bytes_a_step for growth in growing)
+    if total < _LEAST_BYTES_A_STEP:
+        return None
+    return Leak(bytes_a_step=total, first_step=first, last_step=last, sites=growing, unit=unit)
+
+
+def _growing(replay: Replay, facts: StackFacts, ends: list[int], stride: int) -> list[Growth]:
+    """Sites whose bytes at these instants rise in most of them, and by 1 MiB in all.
+
+    Blocks of one site that come and go cancel out.
+    """
+    if len(ends) < _LEAST_STEPS:
+        return []
     numbers, suspects = _suspects(replay, facts, ends)
     levels: dict[str, list[int]] = {site: [0] * (len(ends) + 1) for site in suspects}
     counts: dict[str, list[int]] = {site: [0] * (len(ends) + 1) for site in suspects}
@@ -89,10 +119,7 @@ def find_leak(replay: Replay, facts: StackFacts, steps: Sequence[StepPeak]) -> L
             )
         )
     growing.sort(key=lambda growth: -growth.bytes_a_step)
-    total = sum(growth.bytes_a_step for growth in growing)
-    if total < _LEAST_BYTES_A_STEP:
-        return None
-    return Leak(bytes_a_step=total, first_step=first_step, last_step=last_step, sites=growing[:_MOST_SITES])
+    return growing
 
 
 def _suspects(replay: Replay, facts: StackFacts, ends: list[int]) -> tuple[list[int], list[str]]:

@@ -34,6 +34,7 @@ _START = (
 _FOLDER = str(Path(__file__).resolve().parent / "child")
 _ANSWER_BYTES = 64_000_000
 _ANSWER_BYTES_PER_INPUT_BYTE = 3
+_PIPE_BYTES = 1 << 20
 _TEXT_CHARACTERS = 2000
 _TORN = "too large or malformed"
 
@@ -105,9 +106,11 @@ def _ask(file: BinaryIO | FileIO, name: str, size: int, compressed: bool, limits
         most = _ANSWER_BYTES + _ANSWER_BYTES_PER_INPUT_BYTE * (limits.most_bytes if compressed else size)
         try:
             assert child.stdout is not None
-            answer = child.stdout.read(most)
-            whole = not child.stdout.read(1)
-            return answer if whole and child.wait() == 0 else b""
+            parts: list[bytes] = []
+            while most >= 0 and (part := os.read(child.stdout.fileno(), _PIPE_BYTES)):
+                parts.append(part)
+                most -= len(part)
+            return b"".join(parts) if most >= 0 and child.wait() == 0 else b""
         finally:
             timer.cancel()
             _end(child)

@@ -148,8 +148,12 @@ def _about_leak(device: DeviceAnalysis) -> str:
     assert leak is not None
     first = leak.sites[0]
     share = f", most of it ({format_bytes(first.bytes_a_step)})" if len(leak.sites) > 1 else ","
+    when = (
+        f"a step from step {leak.first_step} to {leak.last_step}"
+        if leak.unit == "step"
+        else "in each tenth of the recording"
+    )
     return (
-        f"Memory grows by {format_bytes(leak.bytes_a_step)} a step from step {leak.first_step} to "
-        f"{leak.last_step}{share} allocated at {first.site}: something keeps these tensors (a list of losses "
-        "that were not detached, a cache, a graph that is retained)."
+        f"Memory grows by {format_bytes(leak.bytes_a_step)} {when}{share} allocated at {first.site}: something "
+        "keeps these tensors (a list of losses that were not detached, a cache, a graph that is retained)."
     )

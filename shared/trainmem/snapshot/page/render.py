@@ -204,7 +204,7 @@ def _leak(device: DeviceAnalysis) -> str:
         )
         for growth in device.leak.sites
     ]
-    heads = ("Allocated at", "Each step", "Blocks", "Held at the end")
+    heads = ("Allocated at", f"Each {device.leak.unit}", "Blocks", "Held at the end")
     return f"<h3>What grows from step to step</h3>{_table(heads, rows, code=True)}"
 
 
