@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trainmem.job import TrainingJob
+from trainmem.job import JobError, TrainingJob
 from trainmem.recording import Recording
 from trainmem_backend.trace.gpu import gpu_traits
 from trainmem_backend.trace.libraries import load_libraries, quiet_libraries
 from trainmem_backend.trace.session import tracing
-from trainmem_backend.workload import build_workload
+from trainmem_backend.workload import Workload, build_workload
 
 __all__ = ["trace"]
 
@@ -26,7 +26,7 @@ def _trace(job: TrainingJob, steps: int) -> Recording:
     with tracing(gpu_traits(job.device)) as session:
         recorder, bucketing = session.recorder, session.record_mode.bucketing
         recorder.mark(0, "setup")
-        workload = build_workload(job)
+        workload = _build(job)
         session.record_mode.attribution.name(workload.model)
         bucketing.weights(workload.model)
         parameters = list(workload.model.parameters())
@@ -52,6 +52,18 @@ def _trace(job: TrainingJob, steps: int) -> Recording:
         recording.trainable_parameters = sum(count for count, is_trained in counts if is_trained)
         recorder.recording = Recording()
     return recording
+
+
+def _build(job: TrainingJob) -> Workload:
+    if job.sharding.mode == "none":
+        return build_workload(job)
+    if job.sharding.mode not in ("fsdp2", "ddp"):
+        raise JobError(
+            f"sharding.mode: {job.sharding.mode} is not torch's own; the trace replays fsdp2 and ddp"
+        )
+    from trainmem_backend.measure.sharded import build_sharded
+
+    return build_sharded(job, "cuda", real=False)
 
 
 def _elements(parameter: Any) -> int:

@@ -47,7 +47,7 @@ class RecordMode(TorchDispatchMode):
         self.bucketing = Bucketing(recorder)
         self._recomputes = False
         self.in_op = False
-        self._adds_in_place = False
+        self._adds_in_place = self._pauses = False
         self.python_kernels: dict[Any, Callable[..., Any]] = {}
         self.function_mode: Any = None
 
@@ -64,8 +64,12 @@ class RecordMode(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run one op."""
-        if func is _DEVICE:
-            return func(*args)
+        if func is _DEVICE or self._pauses:
+            return func(*args, **(kwargs or {}))
+        for kind in types:
+            if kind is not FakeTensor and kind is not torch.nn.Parameter:
+                # A wrapper such as DTensor unpacks itself and comes back with what it holds.
+                return NotImplemented
         if func in self.python_kernels:
             # Written in Python, so it allocates and calls ops itself, as the program around it does.
             with self, self.function_mode:
@@ -155,6 +159,15 @@ class RecordMode(TorchDispatchMode):
             return func(*args, **kwargs)
         with unset_fake_temporarily():
             return func(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside, PyTorch asks about shapes: nothing is recorded."""
+        before, self._pauses = self._pauses, True
+        try:
+            yield
+        finally:
+            self._pauses = before
 
     @contextlib.contextmanager
     def adding_in_place(self) -> Iterator[None]:

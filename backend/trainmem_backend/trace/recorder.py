@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -31,6 +33,8 @@ class Recorder:
         self.phase: Phase = "setup"
         self.managed_bytes = 0
         self.bucket = _TEMPORARIES
+        self.stream = 0
+        self._filling: int | None = None
         self._numbers: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
         self._live: set[int] = set()
 
@@ -54,12 +58,23 @@ class Recorder:
 
     def allocate(self, size_bytes: int, bucket: int | None = None) -> int:
         """Scratch memory that no tensor holds; the caller frees it."""
-        number = self.recording.allocate(
-            size_bytes, self.bucket if bucket is None else bucket, self.op, self.module
-        )
+        if bucket is None:
+            bucket = self.bucket if self._filling is None else self._filling
+        number = self.recording.allocate(size_bytes, bucket, self.op, self.module)
         if number >= 0:
             self._live.add(number)
+            if self.stream:
+                self.recording.stream_of[number] = self.stream
         return number
+
+    @contextlib.contextmanager
+    def filling(self, bucket: int) -> Iterator[None]:
+        """Whatever is allocated inside belongs to this bucket."""
+        before, self._filling = self._filling, bucket
+        try:
+            yield
+        finally:
+            self._filling = before
 
     def free(self, number: int) -> None:
         """Give back what `allocate` answered."""
@@ -90,6 +105,16 @@ class Recorder:
         """The tensor's storage occupies an allocation that was recorded before."""
         storage = tensor.untyped_storage()
         self._bind(storage, storage._cdata, number)
+
+    def resized(self, storage: torch.UntypedStorage, size_bytes: int) -> None:
+        """A watched storage gave its memory back (0 bytes) or took new."""
+        key = storage._cdata
+        entry = self._numbers.get(key)
+        if entry is None:
+            return
+        self.op = "resize"
+        self.free(entry[0])
+        self._bind(storage, key, self.allocate(size_bytes))
 
     def release(self, tensor: torch.Tensor) -> int:
         """Stop watching the tensor's storage; answers its allocation, which stays allocated."""

@@ -13,6 +13,7 @@ from trainmem_backend.trace.accumulation import last_reference
 from trainmem_backend.trace.autocast import cuda_autocast
 from trainmem_backend.trace.bitsandbytes import cuda_kernels, virtual_bitsandbytes
 from trainmem_backend.trace.composites import cuda_composites
+from trainmem_backend.trace.distributed import leaving_groups, virtual_sharding
 from trainmem_backend.trace.gpu import GpuTraits
 from trainmem_backend.trace.libraries import patched_libraries
 from trainmem_backend.trace.liger import virtual_liger
@@ -49,6 +50,8 @@ def tracing(traits: GpuTraits) -> Iterator[TraceSession]:
         stack.enter_context(session.record_mode.attribution.watching())
         stack.enter_context(virtual_modules(fake_mode))
         stack.enter_context(virtual_liger())
+        stack.enter_context(leaving_groups())
+        stack.enter_context(virtual_sharding(session.record_mode))
         if "bitsandbytes" in sys.modules:
             session.record_mode.python_kernels = cuda_kernels()
             stack.enter_context(virtual_bitsandbytes(session.recorder))

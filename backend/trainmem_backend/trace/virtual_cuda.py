@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from typing import Any
 from unittest import mock
 
@@ -18,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
 from trainmem_backend.trace.record_mode import RecordMode
+from trainmem_backend.trace.recorder import Recorder
 
 __all__ = ["VirtualCuda", "patched_cuda"]
 
@@ -54,6 +56,7 @@ class VirtualCuda(TorchFunctionMode):
         self.recorder = record_mode.recorder
         factories = set(_device_constructors())
         self._handlers: dict[Any, Callable[..., Any]] = {
+            torch.Tensor.device.__get__: self._device,  # type: ignore[attr-defined]
             torch.Tensor.is_cuda.__get__: self._is_cuda,  # type: ignore[attr-defined]
             torch.Tensor.is_cpu.__get__: self._is_cpu,  # type: ignore[attr-defined]
             torch.Tensor.get_device: self._get_device,
@@ -85,7 +88,15 @@ class VirtualCuda(TorchFunctionMode):
         return func(*args)
 
     def _on_device(self, tensor: torch.Tensor) -> bool:
+        if not isinstance(tensor, FakeTensor):
+            # A DTensor is where its local part is.
+            tensor = getattr(tensor, "_local_tensor", tensor)
         return isinstance(tensor, FakeTensor) and self.recorder.is_device(tensor)
+
+    def _device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+        """FakeTensor has its own property; this one serves the classes that wrap fake tensors."""
+        device: torch.device = _CUDA if self._on_device(args[0]) else func(*args)
+        return device
 
     def _is_cuda(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return self._on_device(args[0])
@@ -188,10 +199,10 @@ class VirtualCuda(TorchFunctionMode):
 
 
 class _Stream:
-    """A stream or event that does nothing."""
+    """A stream or event of the virtual device: work on it is done at once, memory on it is its own."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.cuda_stream = 0
+    def __init__(self, *args: Any, number: int = 0, **kwargs: Any) -> None:
+        self.cuda_stream = self.stream_id = number
         self.device = _CUDA
 
     def __enter__(self) -> _Stream:
@@ -204,6 +215,45 @@ class _Stream:
         if name.startswith("__"):
             raise AttributeError(name)
         return lambda *args, **kwargs: True if name == "query" else 0.0 if name == "elapsed_time" else None
+
+
+class _Streams:
+    """`torch.cuda`'s streams, with the one that is current."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._default = _Stream()
+        self._current = self._default
+        numbers = count(1)
+
+        class Stream(_Stream):
+            """`torch.cuda.Stream`: every one has memory of its own."""
+
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(number=next(numbers))
+
+        self.Stream = Stream
+
+    def default(self, *args: Any) -> _Stream:
+        """The stream that everything uses unless told otherwise."""
+        return self._default
+
+    def current(self, *args: Any) -> _Stream:
+        """The stream in use."""
+        return self._current
+
+    @contextlib.contextmanager
+    def using(self, stream: _Stream | None) -> Iterator[None]:
+        """`torch.cuda.stream`."""
+        before = self._current
+        self._set(before if stream is None else stream)
+        try:
+            yield
+        finally:
+            self._set(before)
+
+    def _set(self, stream: _Stream) -> None:
+        self._current, self.recorder.stream = stream, stream.cuda_stream
 
 
 class _AutocastOnCpu(torch.amp.autocast_mode.autocast):
@@ -241,6 +291,7 @@ def patched_cuda(mode: VirtualCuda, *, memory: Any = None) -> Iterator[None]:
     """`torch.cuda` and autocast answer for the virtual device inside."""
     record_mode, own_device = mode.record_mode, FakeTensor.__dict__["device"].fget
     recorder, traits = record_mode.recorder, record_mode.traits
+    streams = _Streams(recorder)
     properties = mock.NonCallableMock(
         total_memory=traits.total_bytes,
         major=traits.capability[0],
@@ -280,11 +331,11 @@ def patched_cuda(mode: VirtualCuda, *, memory: Any = None) -> Iterator[None]:
         "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8)],
         "set_rng_state": nothing,
         "set_rng_state_all": nothing,
-        "Stream": _Stream,
+        "Stream": streams.Stream,
         "Event": _Stream,
-        "stream": lambda *a: _Stream(),
-        "current_stream": lambda *a: _Stream(),
-        "default_stream": lambda *a: _Stream(),
+        "stream": streams.using,
+        "current_stream": streams.current,
+        "default_stream": streams.default,
         "device": lambda *a: _Stream(),
         "device_of": lambda *a: _Stream(),
     }

@@ -8,6 +8,7 @@ from trainmem_backend.trace.kernels import (
     normalization,
     pointwise,
     reductions,
+    sharding,
 )
 from trainmem_backend.trace.kernels.registry import KernelCall, rule_for
 
@@ -21,4 +22,5 @@ __all__ = [
     "pointwise",
     "reductions",
     "rule_for",
+    "sharding",
 ]

@@ -95,13 +95,20 @@ _ZEROS = frozenset({"zeros", "zeros_like", "new_zeros"})
 
 Rule = Callable[[KernelCall], Any]
 _RULES: dict[Any, Rule] = {}
+_RULES_BY_NAME: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule for aten ops by name, with or without overload ("mm", "sum.dim_IntList")."""
+    """Register a rule for aten ops by name, with or without overload ("mm", "sum.dim_IntList").
+
+    An op of another library, which may not be loaded yet, is "library::op".
+    """
 
     def register(function: Rule) -> Rule:
         for name in names:
+            if "::" in name:
+                _RULES_BY_NAME[name] = function
+                continue
             packet_name, _, overload = name.partition(".")
             packet = getattr(torch.ops.aten, packet_name, None)
             if packet is None:
@@ -117,4 +124,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 def rule_for(func: Any) -> Rule | None:
     """The rule of an op, if its outputs in order are not the whole story."""
-    return _RULES.get(func)
+    found = _RULES.get(func)
+    if found is None and not func._schema.name.startswith("aten"):
+        found = _RULES_BY_NAME.get(func._schema.name)
+    return found

@@ -1,0 +1,95 @@
+"""Sharded models on a virtual GPU: streams, storages that are emptied and filled again, a group of one process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+from unittest import mock
+
+import torch
+
+from trainmem_backend.trace.errors import TraceError
+from trainmem_backend.trace.record_mode import RecordMode
+from trainmem_backend.trace.recorder import BUCKET_INDEX, Recorder
+
+__all__ = ["leaving_groups", "virtual_sharding"]
+
+_COMMUNICATION = BUCKET_INDEX["communication"]
+_FILLING = (
+    ("_fsdp_param_group", "foreach_all_gather"),
+    ("_fsdp_param_group", "foreach_all_gather_copy_out"),
+    ("_fsdp_param_group", "foreach_reduce"),
+)
+"""Functions of FSDP2 whose allocations are communication: buffers of collectives and gathered parameters."""
+
+_ASKING = ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta")
+
+
+@contextlib.contextmanager
+def virtual_sharding(record_mode: RecordMode) -> Iterator[None]:
+    """FSDP2 empties a gathered parameter's storage after use and fills it before the next.
+
+    DTensor finds out the shape of an op's result by running it on other fake tensors, which are not recorded.
+    """
+    recorder = record_mode.recorder
+    resize = torch.UntypedStorage.resize_
+
+    def resized(storage: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStorage:
+        result = resize(storage, size_bytes)
+        recorder.resized(storage, size_bytes)
+        return result
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", resized))
+        if torch.distributed.is_available():
+            from torch.distributed.fsdp import _fully_shard
+
+            for module_name, name in _FILLING:
+                module = getattr(_fully_shard, module_name, None)
+                if module is None or not hasattr(module, name):
+                    raise TraceError(
+                        f"torch {torch.__version__}: torch.distributed.fsdp has no {module_name}.{name}"
+                    )
+                filled: Any = _as_communication(recorder, getattr(module, name))
+                stack.enter_context(mock.patch.object(module, name, filled))
+            from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+            for name in _ASKING:
+                asking = getattr(ShardingPropagator, name, None)
+                if asking is not None:
+                    paused = _paused(record_mode, asking)
+                    stack.enter_context(mock.patch.object(ShardingPropagator, name, paused))
+        yield
+
+
+def _paused(record_mode: RecordMode, function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def paused(*args: Any, **kwargs: Any) -> Any:
+        with record_mode.paused():
+            return function(*args, **kwargs)
+
+    return paused
+
+
+def _as_communication(recorder: Recorder, function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def filled(*args: Any, **kwargs: Any) -> Any:
+        with recorder.filling(_COMMUNICATION):
+            return function(*args, **kwargs)
+
+    return filled
+
+
+@contextlib.contextmanager
+def leaving_groups() -> Iterator[None]:
+    """A process group that was joined inside is left at the end."""
+    import torch.distributed as dist
+
+    before = dist.is_available() and dist.is_initialized()
+    try:
+        yield
+    finally:
+        if dist.is_available() and dist.is_initialized() and not before:
+            dist.destroy_process_group()
