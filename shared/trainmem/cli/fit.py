@@ -249,7 +249,9 @@ def _floor(found: JobFit, at: Room) -> None:
 def _offers(found: RentOrOwn) -> None:
     print("rent or own:")
     rows = [("machine", "each holds", "fits", "step at least", "tokens/s at most")]
-    for offer in (*found.rented, *filter(None, [found.smallest])):
+    smallest = found.smallest
+    is_rented = smallest is not None and smallest.room.device == found.rented[0].room.device
+    for offer in (*found.rented, *([] if smallest is None or is_rented else [smallest])):
         rows.append(
             (
                 f"{offer.count} x {offer.room.device.title.removeprefix('NVIDIA ')}",
@@ -260,7 +262,6 @@ def _offers(found: RentOrOwn) -> None:
             )
         )
     _table(rows)
-    smallest = found.smallest
     print(
         f"the smallest single device in the list that runs it: {smallest.room.device.name}"
         if smallest

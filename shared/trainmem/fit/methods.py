@@ -52,7 +52,7 @@ METHODS: tuple[Method, ...] = (
         precision="amp_bf16",
         optimizer="adamw8bit",
     ),
-    Method(key="bf16_kahan", title="Full, pure bf16 with Kahan, AdamW", kind="full", precision="bf16_kahan"),
+    Method(key="bf16_kahan", title="Full, pure bf16 + Kahan, AdamW", kind="full", precision="bf16_kahan"),
     Method(key="bf16", title="Full, pure bf16, AdamW", kind="full", precision="bf16"),
     Method(
         key="bf16_8bit",

@@ -1,0 +1,194 @@
+"""What fits: the largest model by method on a device, and the plan for the Calculator's job there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+import gradio as gr
+
+from trainmem.device import device, devices
+from trainmem.fit import (
+    DEFAULT_FAMILY,
+    Room,
+    measured_fraction,
+    plans,
+    rent_or_own,
+    room,
+    step_floor,
+    what_fits,
+)
+from trainmem.fit.family import FAMILIES, family
+from trainmem.fit.report import limits_of
+from trainmem.job import TrainingJob
+from trainmem.model import resolve
+from trainmem_space.address import job_of, tab_of
+from trainmem_space.answers import Detail, replayable
+from trainmem_space.shell import Shell
+from trainmem_space.tabs.calculator import DEFAULT_JOB
+from trainmem_space.views import view
+from trainmem_space.views.comparison import described
+from trainmem_space.views.fit import page_view
+from trainmem_space.views.plan import floor_view, limits_view, offers_view, plans_view
+from trainmem_space.views.verdict import error_line
+
+__all__ = ["CSS", "build"]
+
+CSS = files("trainmem_space").joinpath("static/fit.css").read_text(encoding="utf-8")
+
+_LIMITS_REPLAYED_TO_LAYERS = 48
+"""Limits ask the allocator a dozen times for each configuration; of deeper models only the bound is shown."""
+
+_FAILED = "trainmem failed on this; please report the settings and the log."
+_WAITING = '<p class="tm-note">Working out what fits …</p>'
+
+_log = logging.getLogger(__name__)
+
+
+def build(shell: Shell) -> None:
+    """Lay the tab out and connect it. Nothing is worked out until the tab is opened."""
+    with gr.Column(elem_classes="tm-page"):
+        with gr.Row(elem_classes=["tm-toggles", "tm-fit-controls"]):
+            machine = gr.Dropdown(
+                [(found.title.removeprefix("NVIDIA "), found.name) for found in devices() if found.cuda],
+                value=DEFAULT_JOB.device,
+                label="Device",
+                filterable=False,
+                elem_id="fit-device",
+            )
+            batch = gr.Number(1, label="Micro batch", elem_id="fit-batch")
+            length = gr.Number(2048, label="Sequence length", elem_id="fit-length")
+            budget = gr.Textbox(
+                label="Budget",
+                placeholder="the device's own, or e.g. 118GiB",
+                max_lines=1,
+                elem_id="fit-budget",
+            )
+            checkpointing = gr.Radio(
+                ["none", "full"], value="full", label="Checkpointing", elem_id="fit-checkpointing"
+            )
+            curve = gr.Dropdown(
+                [(found.title, found.key) for found in FAMILIES],
+                value=DEFAULT_FAMILY,
+                label="Family",
+                filterable=False,
+                elem_id="fit-family",
+            )
+        error = view(elem_id="fit-error")
+        page = view(_WAITING, elem_id="fit", script="breakdown")
+        about = view(elem_id="fit-job")
+    controls = [machine, budget, batch, length, checkpointing, curve]
+    quick: dict[str, Any] = {
+        "queue": False,
+        "show_progress": "hidden",
+        "trigger_mode": "always_last",
+        "api_visibility": "private",
+    }
+    # The Calculator's job as it was when this tab was opened, by a click or by the page's address.
+    job = gr.State(None)
+    inputs = [job, *controls]
+
+    def follow(event: Any) -> None:
+        """After the fast page the job's part, then both as the allocator has them."""
+        event = event.then(_job_now, inputs, about, **quick)
+        event.then(_page_settled, inputs, page, **quick).then(_job_settled, inputs, about, **quick)
+
+    # Not a Textbox's ``input``: Gradio 6.31 drops its first.
+    moved = [budget.change, *(control.input for control in controls if control is not budget)]
+    follow(gr.on(moved, _page_now, inputs, [error, page], **quick))
+    selected = shell.tab.select(_selected, shell.job, [job, machine], **quick)
+    follow(selected.then(_page_now, inputs, [error, page], **quick))
+    opened = shell.demo.load(_opened, None, [job, machine], **quick)
+    follow(opened.then(_page_now, inputs, [error, page], **quick))
+
+
+def _selected(data: dict[str, Any] | None) -> list[Any]:
+    """The tab was opened: it follows the Calculator's job and device."""
+    job = TrainingJob.from_json(data) if data else DEFAULT_JOB
+    found = device(job.device)
+    return [job.to_json(), found.name if found.cuda else gr.skip()]
+
+
+def _opened(request: gr.Request) -> list[Any]:
+    """The page's address opens this tab: the job is in the address too."""
+    if tab_of(request) != "fit":
+        return [gr.skip(), gr.skip()]
+    try:
+        job = job_of(request)
+    except ValueError:
+        job = None
+    return _selected(job.to_json() if job else None)
+
+
+def _page_now(data: dict[str, Any] | None, *settings: Any) -> list[Any]:
+    """The error line and the fast page; wrong input changes the error line alone."""
+    if data is None:
+        return [gr.skip(), gr.skip()]
+    try:
+        return [error_line(None), _page(*_asked(settings), "fast")]
+    except ValueError as error:
+        return [error_line(str(error)), gr.skip()]
+    except Exception:
+        _log.exception("what fits failed")
+        return [error_line(_FAILED), gr.skip()]
+
+
+def _page_settled(data: dict[str, Any] | None, *settings: Any) -> Any:
+    return _quietly(data, lambda _: _page(*_asked(settings), "exact"))
+
+
+def _job_now(data: dict[str, Any] | None, *settings: Any) -> Any:
+    return _quietly(data, lambda job: _job(_asked(settings)[0], job, "fast"))
+
+
+def _job_settled(data: dict[str, Any] | None, *settings: Any) -> Any:
+    return _quietly(data, lambda job: _job(_asked(settings)[0], job, "exact"))
+
+
+def _quietly(data: dict[str, Any] | None, show: Callable[[TrainingJob], str]) -> Any:
+    """What ``show`` makes of the job; nothing changes where it cannot: the error line has said why."""
+    if data is None:
+        return gr.skip()
+    try:
+        return show(TrainingJob.from_json(data))
+    except ValueError:
+        return gr.skip()
+    except Exception:
+        _log.exception("what fits failed")
+        return gr.skip()
+
+
+def _asked(settings: tuple[Any, ...]) -> tuple[Room, TrainingJob, str]:
+    """The room, the batch and length asked about, and the family. Raises `ValueError`, one line."""
+    machine, budget, batch, length, checkpointing, curve = settings
+    like = TrainingJob(
+        model=family(curve).members[0],
+        micro_batch="" if batch is None else batch,
+        sequence_length="" if length is None else length,
+        checkpointing=checkpointing,
+    )
+    return room(machine, budget), like, curve
+
+
+@lru_cache(maxsize=64)
+def _page(at: Room, like: TrainingJob, curve: str, detail: Detail) -> str:
+    return page_view(what_fits(at, like, family=curve, detail=detail))
+
+
+@lru_cache(maxsize=64)
+def _job(at: Room, job: TrainingJob, detail: Detail) -> str:
+    job = job.with_(device=at.device.name)
+    detail = detail if replayable(job.with_(accumulation=min(job.accumulation, 2))) else "fast"
+    parts = [
+        plans_view(plans(job, at, detail), described(job, None), detail),
+        floor_view(step_floor(job), measured_fraction(job), at.name),
+        offers_view(rent_or_own(job, detail)),
+    ]
+    if detail == "exact":
+        deep = resolve(job).architecture.layers > _LIMITS_REPLAYED_TO_LAYERS
+        how: Detail = "fast" if deep else "exact"
+        parts.insert(1, limits_view(limits_of(job, at, how), how))
+    return "".join(parts)

@@ -1,0 +1,140 @@
+"""One job on one device, as HTML: the plan, its limits, its step's floor, and where else it would run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from trainmem.fit import Fraction, Limit, Plan, Plans, RentOrOwn, StepFloor
+from trainmem.fit.outcome import held_bytes
+from trainmem.fit.report import ConfigurationLimits
+from trainmem.fit.words import mathematics_in_words, step_time
+from trainmem_space.address import link_to
+from trainmem_space.charts.text import size
+
+__all__ = ["floor_view", "limits_view", "offers_view", "plans_view"]
+
+
+def plans_view(found: Plans, described: str, detail: str) -> str:
+    """What to change first, and what it costs."""
+    held, limit = held_bytes(found.estimate), found.room.limit_bytes
+    name = escape(found.room.name)
+    if found.fits:
+        how = ", once the allocator gives idle memory back" if found.tight else ""
+        body = f'<p class="tm-fit-short">It fits on {name}{how}: {size(held)} of {size(limit)}.</p>'
+    else:
+        short = f"It does not fit on {name}: {size(held)}, and the allocator may hold {size(limit)}."
+        body = f'<p class="tm-fit-short">{short}</p>{_list(found.plans)}'
+    return (
+        f'<section class="tm-fit-job" data-detail="{detail}"><h2>The plan</h2>'
+        f'<p class="tm-lead">The Calculator\'s job: {escape(described)}.</p>{body}</section>'
+    )
+
+
+def _list(plans: Sequence[Plan]) -> str:
+    if not plans:
+        return "<p>No list of levers makes it fit, on this device or on 64 of it.</p>"
+    return f'<ol class="tm-plan">{"".join(map(_plan, plans))}</ol>'
+
+
+def _plan(plan: Plan) -> str:
+    steps = []
+    for step in plan.steps:
+        price = step.price
+        source = f'<small title="{escape(price.source)}">{price.basis}</small>'
+        steps.append(
+            f"<li><b>{escape(_capital(step.name))}</b> saves {size(step.saved_bytes)} · "
+            f"{step_time(price.share)} {source} · {mathematics_in_words(step.lever.mathematics)}</li>"
+        )
+    total = ""
+    if len(steps) > 1:
+        total = f"Together {size(plan.saved_bytes)} · {step_time(plan.step_time_share)}. "
+    tight = ", tight" if plan.tight else ""
+    apply = f'<a class="tm-apply" href="{escape(link_to(plan.job))}">Apply</a>'
+    return f"<li><ul>{''.join(steps)}</ul><p>{total}Then {size(held_bytes(plan.estimate))}{tight}. {apply}</p></li>"
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def limits_view(found: Sequence[ConfigurationLimits], detail: str) -> str:
+    """The largest micro batch and the longest sequence of each configuration."""
+    rows = "".join(
+        f'<tr><th scope="row">{escape(_capital(limits.title))}</th><td>{_limit(limits.micro_batch)}</td>'
+        f"<td>{_limit(limits.sequence_length)}</td></tr>"
+        for limits in found
+    )
+    note = {
+        "fast": "An upper bound: the allocator's reserved memory is left out. `trainmem fit` replays it.",
+        "exact": "One more does not fit, replayed through the allocator.",
+    }[detail]
+    return (
+        f'<h2>How far it goes</h2><p class="tm-note">{escape(note)}</p>'
+        '<table class="tm-table tm-fit-table"><thead><tr><th></th><td>largest micro batch</td><td>longest sequence'
+        f"</td></tr></thead><tbody>{rows}</tbody></table>"
+    )
+
+
+def _limit(limit: Limit) -> str:
+    if not limit.value:
+        return "not even 1"
+    notes = []
+    if limit.is_model_end:
+        notes.append("all it takes")
+    if limit.tight:
+        notes.append("tight")
+    if limit.measured is not None:
+        notes.append(f"measured {limit.measured:,}")
+    note = f" <small>{', '.join(notes)}</small>" if notes else ""
+    return f'<span class="tm-num">{limit.value:,}</span>{note}'
+
+
+def floor_view(floor: StepFloor, fraction: Fraction | None, name: str) -> str:
+    """The least time of a step, and how near measured steps come to theirs."""
+    parts = []
+    if floor.compute_seconds is not None:
+        parts.append(f"{floor.compute_seconds:.3g} s of arithmetic at the data sheet's rate")
+    if floor.weights_seconds > (floor.compute_seconds or 0):
+        parts.append(f"{floor.weights_seconds:.3g} s to move weights and gradients meanwhile")
+    if floor.link_seconds > max(floor.compute_seconds or 0, floor.weights_seconds):
+        parts.append(f"{floor.link_seconds:.3g} s between ranks meanwhile")
+    if floor.optimizer_seconds:
+        parts.append(f"{floor.optimizer_seconds:.3g} s to move the optimizer's {size(floor.optimizer_bytes)}")
+    if floor.offload_seconds:
+        parts.append(f"{floor.offload_seconds:.3g} s to the host and back")
+    said = ""
+    if fraction is not None:
+        said = (
+            f"<p>Measured steps like it ({escape(fraction.alike)}, {fraction.rows} on {escape(fraction.machine)}) "
+            f"reach {fraction.least:.0%} to {fraction.most:.0%} of their floor, so expect about "
+            f"{floor.seconds / fraction.median:.3g} s.</p>"
+        )
+    return (
+        f"<h2>How long a step takes</h2><p>At least {floor.seconds:.3g} s on {escape(name)}: "
+        f"{'; '.join(parts)}.</p>{said}"
+    )
+
+
+def offers_view(found: RentOrOwn) -> str:
+    """The same job on rented GPUs, and on the smallest device that runs it alone."""
+    alone = found.smallest
+    is_rented = alone is not None and alone.room.device == found.rented[0].room.device
+    rows = "".join(
+        f'<tr class="{"fits" if offer.fits else "short"}"><th scope="row">{offer.count} × '
+        f"{escape(offer.room.device.title.removeprefix('NVIDIA '))}</th><td>{size(held_bytes(offer.estimate))}</td>"
+        f"<td>{'tight' if offer.tight else 'fits' if offer.fits else 'too much'}</td>"
+        f'<td class="tm-num">{offer.floor.seconds:.3g} s</td>'
+        f'<td class="tm-num">{offer.tokens_per_second:,.0f}</td></tr>'
+        for offer in (*found.rented, *([] if alone is None or is_rented else [alone]))
+    )
+    smallest = (
+        f"The smallest single device of the list that runs it: {escape(alone.room.device.title)}."
+        if alone
+        else "No single device of the list runs it."
+    )
+    return (
+        f"<h2>Rent or own</h2><p>{smallest} On several GPUs it is FSDP2, and each rank holds:</p>"
+        '<table class="tm-table tm-fit-table"><thead><tr><th></th><td>each holds</td><td></td><td>step at least</td>'
+        f"<td>tokens/s at most</td></tr></thead><tbody>{rows}</tbody></table>"
+    )

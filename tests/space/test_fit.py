@@ -1,0 +1,184 @@
+"""What fits as HTML: every method and its border, prices with their source, text that is only text."""
+
+import re
+
+import pytest
+
+from trainmem.fit import METHODS, plans, rent_or_own, room, step_floor, what_fits
+from trainmem.fit.report import limits_of
+from trainmem.fit.words import billions, in_short, step_time
+from trainmem.job import TrainingJob
+
+pytest.importorskip("gradio")
+
+from trainmem_space.charts.frontier import FrontierRow, Mark, frontier
+from trainmem_space.tabs import fit as tab
+from trainmem_space.views.fit import page_view
+from trainmem_space.views.plan import floor_view, limits_view, offers_view, plans_view
+
+LIKE = TrainingJob(model="llama3.2-1b", micro_batch=1, sequence_length=2048, checkpointing="full")
+LESSON = TrainingJob(model="gpt2-774m", micro_batch=8, sequence_length=1024, device="rtx-4090")
+SETTINGS = ("rtx-4090", "", 1, 2048, "full", "llama3")
+
+
+@pytest.fixture(scope="module")
+def page():
+    return what_fits(room("spark"), LIKE, detail="fast")
+
+
+@pytest.fixture(scope="module")
+def html(page):
+    return page_view(page)
+
+
+def test_every_method_has_a_row_with_its_size_and_its_model(page, html):
+    for row in page.rows:
+        assert f'data-key="{row.method.key}"' in html
+        assert f"<strong>{billions(row.curve.largest.parameters)}</strong>" in html
+        assert row.catalogue.largest.title in html
+    assert html.count("<details") == len(METHODS)
+
+
+def test_what_it_is_made_of_is_said(page, html):
+    assert "most of that is optimizer state" in html
+    assert "square roots join gradients and state" in html
+    assert "Rule of thumb: about 7B. 118 GiB / 16 B" in html
+    assert "Rule of thumb: 40 to 50B" in html
+    assert "llama3.1-8b: " in html
+    assert "measured on NVIDIA H200" in html
+    assert in_short(page) in html
+    assert "Reserved memory is still being checked" in html
+
+
+def test_the_7b_stands_recipe_by_recipe(page, html):
+    table = html.partition("A 7B, recipe by recipe")[2]
+    assert table.count("<tr class=") == len(METHODS)
+    assert "126 GiB" in table
+    assert "62.8 GiB" in table
+    assert "too much" in table
+
+
+def test_every_link_opens_a_job_in_the_calculator(html):
+    links = re.findall(r'href="(\?[^"]+)"', html)
+    assert len(links) == len(METHODS)
+    assert all("model=" in link for link in links)
+
+
+def test_one_sentence_tells_the_kinds_apart(page):
+    said = in_short(page)
+    assert re.fullmatch(
+        r"Full fine-tuning to [\d.]+B or [\d.]+B, by recipe; LoRA to [\d.]+B; QLoRA to [\d.]+B\.", said
+    )
+    tiny = what_fits(room("l4", "1GiB"), LIKE, detail="fast")
+    assert in_short(tiny).startswith("No full fine-tuning at all")
+    assert "Not even the smallest size" in page_view(tiny)
+    assert "No model of the catalogue fits" in page_view(tiny)
+
+
+def test_a_family_that_ends_before_the_memory_says_so():
+    like = LIKE.with_(sequence_length=1024)
+    html = page_view(what_fits(room("b200"), like, family="smollm2", detail="fast"))
+    assert "All of SmolLM2&#x27;s curve fits" in html or "All of SmolLM2's curve fits" in html
+    assert "riser open" in html
+
+
+def test_counts_and_prices_in_words():
+    assert [billions(n) for n in (774_030_080, 1_235_814_400, 70_553_706_496)] == ["774M", "1.24B", "70.6B"]
+    assert [step_time(share) for share in (0.25, -0.134, 0.001)] == [
+        "+25% step time",
+        "-13% step time",
+        "same step time",
+    ]
+
+
+def row(**changes):
+    values = {
+        "key": "k",
+        "title": "<b>",
+        "end": 7 * 10**9,
+        "ends_with_the_family": False,
+        "label": "7B",
+        "beside": 0,
+        "marks": [Mark(parameters=10**9, title='"><img>', fits=True, measured=True)],
+        "thumb": (4 * 10**10, 5 * 10**10),
+        "about": "",
+    }
+    return FrontierRow(**values | changes)
+
+
+def test_the_axis_is_logarithmic_and_text_is_text():
+    html = frontier([row(), row(end=0, marks=[], thumb=None)], {"<i>": 10**9})
+    assert "<img>" not in html
+    assert "&lt;b&gt;" in html
+    assert "&lt;i&gt;" in html
+    places = {text: float(at) for at, text in re.findall(r'left:([\d.]+)%">(\d+[MB])<', html)}
+    assert places["10B"] - places["1B"] == pytest.approx(places["100B"] - places["10B"], abs=0.01)
+    assert html.count('class="mark measured fits"') == 1
+    assert html.count("thumb") == 1
+
+
+def test_a_plan_shows_what_it_saves_and_costs():
+    html = plans_view(plans(LESSON, room("rtx-4090"), "fast"), "gpt2-774m <b>", "fast")
+    assert "It does not fit on the GeForce RTX 4090" in html
+    assert "<b>Checkpointing</b> saves" in html
+    assert "+25% step time" in html
+    assert 'title="gpt2-774m x 8 x 1,024, H200: 0.221 s to 0.277 s">measured</small>' in html
+    assert "identical mathematics" in html
+    assert "gpt2-774m &lt;b&gt;" in html
+    assert re.search(r'class="tm-apply" href="\?[^"]*checkpointing=full', html)
+
+
+def test_a_job_that_fits_has_no_list():
+    html = plans_view(plans(LESSON, room("h200"), "fast"), "it", "fast")
+    assert "It fits on the H200 (SXM)" in html
+    assert "<ol" not in html
+
+
+def test_a_job_that_nothing_mends_says_so():
+    job = TrainingJob(model="llama3.1-405b", micro_batch=1, sequence_length=512, checkpointing="full")
+    assert "No list of levers makes it fit" in plans_view(plans(job, room("l4"), "fast"), "it", "fast")
+
+
+def test_the_rest_of_a_job():
+    html = limits_view(limits_of(LESSON, room("h200"), "fast"), "fast")
+    assert html.count("<tr><th scope") == 6
+    assert "all it takes" in html
+    assert "measured 29" in html
+    assert "not even 1" in limits_view(limits_of(LESSON, room("l4", "2GiB"), "fast"), "fast")
+    floor = floor_view(step_floor(LESSON), None, "a card")
+    assert "of arithmetic at the data sheet's rate" in floor
+    assert "s to move the optimizer" in floor
+    offers = offers_view(rent_or_own(LESSON, "fast"))
+    for count in (1, 2, 4, 8):
+        assert f"{count} × H100 80GB (SXM)" in offers
+    assert "The smallest single device of the list that runs it" in offers
+
+
+def test_wrong_settings_change_the_error_line_alone():
+    for index, value, said in (
+        (1, "much", "budget: &#x27;much&#x27; is not a size"),
+        (2, None, "micro_batch: &quot;&quot; is not a whole number"),
+        (3, 0, "sequence_length: 0 is not a whole number"),
+        (5, "gpt2", "sequence_length: 2,048 is longer"),
+    ):
+        settings = [*SETTINGS]
+        settings[index] = value
+        error, kept = tab._page_now(LESSON.to_json(), *settings)
+        assert said in error
+        assert "__type__" in kept
+        assert "__type__" in tab._page_settled(LESSON.to_json(), *settings)
+
+
+def test_the_tab_takes_the_calculators_job_and_device():
+    data, name = tab._selected(LESSON.to_json())
+    assert (data["model"], name) == ("gpt2-774m", "rtx-4090")
+    data, name = tab._selected(None)
+    assert name == "spark"
+    _, name = tab._selected(LESSON.with_(device="m3-ultra").to_json())
+    assert "__type__" in name
+
+
+def test_until_the_tab_is_opened_nothing_is_worked_out():
+    for handler in (tab._page_now, tab._page_settled, tab._job_now, tab._job_settled):
+        found = handler(None, *SETTINGS)
+        assert all("__type__" in part for part in (found if isinstance(found, list) else [found]))
