@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import runpy
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,9 @@ def trace_program(
         if not cut.steps_done:
             raise TraceError("program: it never called optimizer.step(), so there is no step to show")
         recording = session.recorder.recording
+        if cut.end is not None:
+            # what the program lets go of while it unwinds is no part of the step
+            del recording.events[cut.end :]
         recording.parameters = sum(p.numel() for p in cut.parameters)
         recording.trainable_parameters = sum(p.numel() for p in cut.parameters if p.requires_grad)
         session.recorder.recording = Recording()
@@ -57,10 +61,24 @@ def trace_script(
 
     def run() -> None:
         with mock.patch.object(sys, "argv", [str(path), *arguments]):
-            runpy.run_path(str(path), run_name="__main__")
+            try:
+                runpy.run_path(str(path), run_name="__main__")
+            except SystemExit as end:
+                if end.code:
+                    raise TraceError(f"{path.name}: it exits with {end.code}") from None
+            except Exception as error:
+                raise TraceError(_what_failed(path, error)) from error
 
     with mock.patch.object(sys, "path", [str(path.resolve().parent), *sys.path]):
         return trace_program(run, device=device, steps=steps)
+
+
+def _what_failed(path: Path, error: Exception) -> str:
+    lines = [
+        entry.lineno for entry in traceback.extract_tb(error.__traceback__) if entry.filename == str(path)
+    ]
+    at = f", line {lines[-1]}" if lines else ""
+    return f"{path.name}{at}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 class _Cut:
@@ -73,6 +91,7 @@ class _Cut:
         self.micro = 0
         self.phase = "setup"
         self.steps_done = 0
+        self.end: int | None = None
         self.parameters: list[torch.nn.Parameter] = []
         self._known: set[int] = set()
 
@@ -129,12 +148,16 @@ class _Cut:
     def zeroed(self) -> None:
         """Gradients have been dropped; a program that has done its last step ends here."""
         if self.phase == "zero_grad" and self.steps_done >= self.limit:
-            raise _Enough
+            self._stop()
 
     def next_begins(self) -> None:
         """Something after the last step's optimizer begins."""
         if self.steps_done >= self.limit and self.phase in ("optimizer", "zero_grad"):
-            raise _Enough
+            self._stop()
+
+    def _stop(self) -> None:
+        self.end = len(self.session.recorder.recording.events)
+        raise _Enough
 
     def _begin(self, phase: Any) -> None:
         self.phase = phase

@@ -1,0 +1,121 @@
+"""`trainmem trace`: the real model, or one's own CUDA script, replayed on fake tensors with no GPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from trainmem.buckets import BUCKETS
+from trainmem.cli.jobs import add_job_arguments, job_from_arguments
+from trainmem.contributors import contributors
+from trainmem.device import device
+from trainmem.instant import describe_instant
+from trainmem.recording import Counters, Recording, counters, read_step
+from trainmem.units import format_gib
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "trace",
+        description=__doc__,
+        epilog="flags of trainmem come before SCRIPT, the script's own after it",
+    )
+    add_job_arguments(parser)
+    parser.add_argument("--steps", type=int, default=3, metavar="N", help="stop after N optimizer steps")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("script", nargs="?", type=Path, metavar="SCRIPT", help="a training script for CUDA")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Trace a script or a job. Raises ValueError for wrong input and for what cannot be traced."""
+    if not 1 <= args.steps <= 100:
+        raise ValueError(f"steps: {args.steps} is not a whole number from 1 to 100")
+    if (args.script is None) == (args.model is None):
+        raise ValueError("give a training script or --model, one of the two")
+    recording, asked, optimizer = _recorded(args)
+    result = counters(recording)
+    steps = max(mark.step for mark in recording.marks if mark.phase == "optimizer")
+    if args.json:
+        print(json.dumps(_as_json(recording, result, steps)))
+        return 0
+    _report(recording, result, steps, optimizer)
+    if asked:
+        print(f"note: {asked} values were asked for (such as loss.item()) and answered with a harmless one")
+    return 0
+
+
+def _recorded(args: argparse.Namespace) -> tuple[Recording, int, str]:
+    """The recording, how many values the program asked for, and the optimizer's name."""
+    import torch
+    import transformers
+
+    from trainmem_backend.trace import trace
+    from trainmem_backend.trace.errors import TraceError
+    from trainmem_backend.trace.program import trace_script
+
+    print(f"traced on torch {torch.__version__}, transformers {transformers.__version__}", file=sys.stderr)
+    try:
+        if args.script is None:
+            job = job_from_arguments(args)
+            device(job.device)
+            return trace(job, steps=args.steps), 0, job.optimizer
+        if not args.script.is_file():
+            raise ValueError(f"script: {args.script.name} is not a file")
+        name = device(args.device).name if args.device else "h200"
+        recording, asked = trace_script(args.script, args.arguments, device=name, steps=args.steps)
+        return recording, asked, "optimizer"
+    except TraceError as error:
+        raise ValueError(str(error)) from error
+
+
+def _report(recording: Recording, result: Counters, steps: int, optimizer: str) -> None:
+    steady = read_step(recording, result, steps)
+    print(f"{recording.parameters:,} parameters ({recording.trainable_parameters:,} trained)")
+    where = describe_instant(steady.peak_phase, steady.peak_op, steady.peak_module, optimizer)
+    print(f"peak {format_gib(steady.peak_allocated_bytes, digits=4)} allocated in step {steps}: {where}")
+    if steady.peak_reserved_bytes is not None:
+        print(f"     {format_gib(steady.peak_reserved_bytes, digits=4)} reserved")
+    for step in range(1, steps):
+        print(
+            f"step {step} peaks at {format_gib(read_step(recording, result, step).peak_allocated_bytes, digits=4)}"
+        )
+    print()
+    for bucket in BUCKETS:
+        size = steady.buckets_at_peak.get(bucket, 0)
+        if size:
+            share = 100 * size / steady.peak_allocated_bytes
+            print(f"  {bucket:<16}  {size / (1 << 30):>9.3f} GiB  {share:5.1f}%")
+    print()
+    for name, size in steady.phases.items():
+        print(f"  {name.removesuffix('_bytes').replace('_', ' '):<16}  {size / (1 << 30):>9.3f} GiB")
+    print("\nlargest at the peak")
+    for one in contributors(recording, result, steady.peak_event):
+        print(f"  {one.size_bytes / (1 << 30):>9.3f} GiB  {one.module or 'the program'}: {one.op}")
+
+
+def _as_json(recording: Recording, result: Counters, steps: int) -> dict[str, Any]:
+    steady = read_step(recording, result, steps)
+    return {
+        "schema": "trainmem.trace/1",
+        "parameters": recording.parameters,
+        "trainable_parameters": recording.trainable_parameters,
+        "peak_allocated_bytes": steady.peak_allocated_bytes,
+        "peak_reserved_bytes": steady.peak_reserved_bytes,
+        "peak_phase": steady.peak_phase,
+        "peak_op": steady.peak_op,
+        "peak_module": steady.peak_module,
+        "buckets_at_peak": steady.buckets_at_peak,
+        "phases": steady.phases,
+        "steps": [read_step(recording, result, step).peak_allocated_bytes for step in range(1, steps + 1)],
+        "contributors": [
+            {"module": one.module, "op": one.op, "bytes": one.size_bytes}
+            for one in contributors(recording, result, steady.peak_event)
+        ],
+    }
