@@ -112,7 +112,7 @@ def _analyse_device(snapshot: Snapshot, facts: StackFacts, trace: Trace) -> Devi
         buckets_at_peak=buckets_of(blocks.size, bucket_of, at_peak),
         call_sites_at_peak=call_sites(replay, facts, bucket_of, at_peak),
         requested_at_peak_bytes=sum(blocks.requested[number] for number in at_peak),
-        fragmentation=fragmentation_of(snapshot, trace, curves),
+        fragmentation=fragmentation_of(snapshot, trace, curves, replay.segment_events),
         failures=explain_failures(snapshot, trace, replay, curves, settings_of(snapshot)),
         leak=find_leak(replay, facts, steps, curves.allocated),
     )

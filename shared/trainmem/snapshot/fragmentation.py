@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import sub
+from itertools import pairwise
 
 from trainmem.snapshot.model import BlockState, Snapshot, Trace
 from trainmem.snapshot.timeline import Curves
@@ -43,7 +44,9 @@ class Fragmentation:
     """Segments with the most free memory that a few used bytes hold back."""
 
 
-def fragmentation_of(snapshot: Snapshot, trace: Trace, curves: Curves) -> Fragmentation:
+def fragmentation_of(
+    snapshot: Snapshot, trace: Trace, curves: Curves, segment_events: Sequence[int]
+) -> Fragmentation:
     """Fragmentation of one device, or of pinned host memory."""
     allocated, reserved = curves.allocated, curves.reserved
     used, largest = _use_of_segments(snapshot)
@@ -74,11 +77,19 @@ def fragmentation_of(snapshot: Snapshot, trace: Trace, curves: Curves) -> Fragme
     held.sort(key=lambda segment: segment.used_bytes - segment.size_bytes)
     return Fragmentation(
         at_peak_bytes=max(reserved[curves.peak] - allocated[curves.peak], 0),
-        most_bytes=max(0, max(map(sub, reserved, allocated))),
+        most_bytes=max(0, _largest_gap(curves, segment_events)),
         at_end_bytes=max(reserved[-1] - allocated[-1], 0),
         idle_segments_bytes=idle,
         private_pool_bytes=private,
         held=tuple(held[:_MOST_SEGMENTS]),
+    )
+
+
+def _largest_gap(curves: Curves, segment_events: Sequence[int]) -> int:
+    """Reserved bytes change only with the segments, so between two changes the gap is largest at the lowest point."""
+    bounds = [0, *(event + 1 for event in segment_events), len(curves.allocated)]
+    return max(
+        curves.reserved[low] - min(curves.allocated[low:high]) for low, high in pairwise(bounds) if low < high
     )
 
 

@@ -63,14 +63,14 @@ def find_leak(
         later = [step for step in steps if step.step >= 2]
         stride = max(1, -(-len(later) // _MOST_STEPS))
         ends = [step.end for step in later[(len(later) - 1) % stride :: stride]] if later else []
-        growing = _growing(replay, facts, ends, stride)
+        growing = _growing(replay, facts, allocated, ends, stride)
         first, last = (later[0].step, later[-1].step) if later else (0, 0)
         return _leak(growing, first, last, "step")
     if replay.events < _LEAST_EVENTS:
         return None
     bounds = [part * replay.events // _PARTS for part in range(1, _PARTS + 1)]
     lows = [low + allocated[low:high].index(min(allocated[low:high])) for low, high in pairwise(bounds)]
-    return _leak(_growing(replay, facts, lows, 1), 2, _PARTS, "tenth of the recording")
+    return _leak(_growing(replay, facts, allocated, lows, 1), 2, _PARTS, "tenth of the recording")
 
 
 def _leak(
@@ -82,12 +82,14 @@ def _leak(
     return Leak(bytes_a_step=total, first_step=first, last_step=last, sites=growing, unit=unit)
 
 
-def _growing(replay: Replay, facts: StackFacts, ends: list[int], stride: int) -> list[Growth]:
+def _growing(
+    replay: Replay, facts: StackFacts, allocated: Sequence[int], ends: list[int], stride: int
+) -> list[Growth]:
     """Sites whose bytes at these instants rise in most of them, and by 1 MiB in all.
 
     Blocks of one site that come and go cancel out.
     """
-    if len(ends) < _LEAST_STEPS:
+    if len(ends) < _LEAST_STEPS or allocated[ends[-1]] - allocated[ends[0]] < _LEAST_TOTAL_BYTES:
         return []
     numbers, suspects = _suspects(replay, facts, ends)
     levels: dict[str, list[int]] = {site: [0] * (len(ends) + 1) for site in suspects}

@@ -33,13 +33,13 @@ class Curves:
 
 def curves_of(trace: Trace, replay: Replay) -> Curves:
     """The two curves of a replayed trace."""
-    allocated = _array(replay.allocated if replay.allocated is not None else _summed(replay))
-    reserved = _reserved(trace, replay)
+    levels = replay.allocated if replay.allocated is not None else _summed(replay)
+    allocated, reserved = _array(levels), _reserved(trace, replay)
     return Curves(
         allocated=allocated,
         reserved=reserved,
-        peak=allocated.index(max(allocated)),
-        most_reserved=max(reserved),
+        peak=levels.index(max(levels)),
+        most_reserved=max(reserved[event + 1] for event in (-1, *replay.segment_events)),
     )
 
 

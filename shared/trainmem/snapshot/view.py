@@ -26,7 +26,7 @@ from trainmem.snapshot.timeline import highest_instants
 __all__ = ["view_of"]
 
 _MOST_BLOCKS = 8000
-_STOPS = 480
+_STOPS = 400
 _MOST_SITES = 48
 _MOST_STACKS = 24
 _MOST_FRAMES = 40

@@ -43,12 +43,13 @@ def pieces(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> Iterator[list[t
 
 def integers(values: Sequence[Any], what: str, default: int | None = None) -> array[int]:
     """A column of integers from 0 to 2^64 - 1. ``default`` stands for missing ones; ``None`` refuses them."""
-    if set(map(type, values)) <= {int}:
-        try:
-            return array("Q", values)
-        except OverflowError:
-            raise Refusal(f"{what}: below 0 or not below 2^64") from None
-    return array("Q", [integer(value, what, default) for value in values])
+    try:
+        # Takes nothing but integers, true and false, which are 1 and 0, among them.
+        return array("Q", values)
+    except OverflowError:
+        raise Refusal(f"{what}: below 0 or not below 2^64") from None
+    except TypeError:
+        return array("Q", [integer(value, what, default) for value in values])
 
 
 def integer(value: Any, what: str, default: int | None = None) -> int:
