@@ -13,7 +13,7 @@ from trainmem.estimate import Engine, recording_of
 from trainmem.instant import describe_instant, short_op
 from trainmem.job import TrainingJob
 from trainmem.recording import Phase, Recording
-from trainmem.units import format_bytes, format_gib, parse_bytes
+from trainmem.units import MIB, format_bytes, format_gib, parse_bytes
 
 __all__ = ["SCHEMA", "CapacityReport", "Death", "answer_capacity", "capacity_report"]
 
@@ -80,8 +80,10 @@ def capacity_report(
 
     Raises `JobError` where the job cannot be replayed.
     """
-    if capacity_bytes <= 0:
-        raise ValueError("capacity: 0 bytes hold nothing; give a size such as 24GiB")
+    if capacity_bytes < MIB:
+        raise ValueError(
+            f"capacity: {capacity_bytes:,} bytes hold nothing; give a size with its unit, such as 24GiB"
+        )
     recording = recording_of(job, engine)
     spec = device(job.device)
     outside = spec.usable_bytes - spec.allocator_limit_bytes

@@ -188,6 +188,7 @@ def test_a_capacity_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) ->
     status, _, err = run(capsys, "estimate", "-m", "gpt2-124m", "--capacity", "0")
     assert (status, err.count("\n")) == (2, 1)
     assert "capacity: 0 bytes" in err
+    assert "24 bytes" in run(capsys, "estimate", "-m", "gpt2-124m", "--capacity", "24")[2]
 
 
 def test_more_than_any_allocator_has_addresses_for(capsys: pytest.CaptureFixture[str]) -> None:

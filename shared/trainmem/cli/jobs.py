@@ -20,6 +20,9 @@ _SHORT = {"micro_batch": ["-b"], "sequence_length": ["-s"]}
 
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     """Every lever as a flag; values are checked by `TrainingJob`, which names the field."""
+    plain = TrainingJob(model="any").to_json()
+    shown = ", ".join(f"{name} {plain[name]}" for name in (*_WHOLE, *LEVERS, "device"))
+    parser.epilog = f"{parser.epilog}; defaults: {shown}" if parser.epilog else f"defaults: {shown}"
     parser.add_argument(
         "--model",
         "-m",
@@ -45,6 +48,8 @@ def job_from_arguments(args: argparse.Namespace) -> TrainingJob:
     data: dict[str, Any] = {}
     if args.model is not None:
         path = Path(args.model)
+        if _is_file(path / "config.json"):
+            path = path / "config.json"
         if path.suffix == ".json" or _is_file(path):
             data["config"] = _read_config(path)
         else:

@@ -67,8 +67,9 @@ def _by_any_name() -> dict[str, Entry]:
     return {
         name.casefold(): entry
         for entry in entries()
-        for name in (entry.name, entry.hub_id, *entry.same)
-        if name is not None
+        for full in (entry.name, entry.hub_id, *entry.same)
+        if full is not None
+        for name in (full, full.rpartition("/")[2])
     }
 
 

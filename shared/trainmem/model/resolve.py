@@ -71,6 +71,7 @@ def _resolve(
         )
     if targets is not None:
         warnings += _lora_warnings(name, architecture, targets)
+    warnings += _rank_warnings(job)
     return Resolved(name=name, architecture=architecture, warnings=tuple(warnings))
 
 
@@ -87,6 +88,18 @@ def _read(model: str | None, config: str | None, task: Task) -> tuple[str, Archi
         architecture = architecture_of_unknown(values, task, refusal)
         return f"this {values.get('model_type')} config", architecture, ()
     return f"this {architecture.family} config", architecture, ()
+
+
+def _rank_warnings(job: TrainingJob) -> list[str]:
+    sharding = job.sharding
+    if sharding.mode == "none" and job.precision != "fsdp_mp_bf16":
+        return []
+    ranks = sharding.data_parallel
+    if ranks == 1:
+        return [
+            f"sharding.data_parallel: {sharding.mode} over 1 device divides nothing; say how many there are"
+        ]
+    return [f"sharding: the figures are those of one of {ranks:,} devices"]
 
 
 def _lora_warnings(name: str, architecture: Architecture, targets: str | tuple[str, ...]) -> list[str]:
