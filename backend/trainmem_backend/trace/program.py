@@ -7,6 +7,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,7 +21,12 @@ from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.gpu import gpu_traits
 from trainmem_backend.trace.session import TraceSession, tracing
 
-__all__ = ["trace_program", "trace_script"]
+__all__ = ["trace_program", "trace_script", "versions"]
+
+
+def versions() -> str:
+    """What a trace runs on, in words."""
+    return f"torch {torch.__version__}, transformers {metadata.version('transformers')}"
 
 
 class _Enough(BaseException):

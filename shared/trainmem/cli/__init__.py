@@ -81,3 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        if os.environ.get("TRAINMEM_DEBUG"):
+            raise
+        line = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        print(
+            f"trainmem {name}: a fault in trainmem ({line}); please report the command; "
+            "TRAINMEM_DEBUG=1 shows where it happened",
+            file=sys.stderr,
+        )
+        return 3

@@ -143,7 +143,9 @@ def _binding(size: Size | None) -> str:
     return f"{peak}, mostly {size.binding_bucket.replace('_', ' ')}"
 
 
-def _needs(size: Size) -> str:
+def _needs(size: Size | None) -> str:
+    if size is None:
+        return ""
     peak = format_gib(size.estimate.peak_allocated_bytes)
     return f"{peak}, {'tight' if size.tight else 'fits' if size.fits else 'too much'}"
 

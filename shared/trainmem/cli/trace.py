@@ -53,14 +53,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _recorded(args: argparse.Namespace) -> tuple[Recording, int, str]:
     """The recording, how many values the program asked for, and the optimizer's name."""
-    import torch
-    import transformers
-
     from trainmem_backend.trace import trace
     from trainmem_backend.trace.errors import TraceError
-    from trainmem_backend.trace.program import trace_script
+    from trainmem_backend.trace.program import trace_script, versions
 
-    print(f"traced on torch {torch.__version__}, transformers {transformers.__version__}", file=sys.stderr)
+    print(f"traced on {versions()}", file=sys.stderr)
     try:
         if args.script is None:
             job = job_from_arguments(args)

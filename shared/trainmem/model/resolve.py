@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -35,7 +35,9 @@ def resolve(job: TrainingJob) -> Resolved:
     share one result, so that asking again costs microseconds.
     """
     targets = None if job.lora is None else job.lora.targets
-    return _resolve(job.model, _canonical(job), job.task, job.sequence_length, targets)
+    found = _resolve(job.model, _canonical(job), job.task, job.sequence_length, targets)
+    ranks = _rank_warnings(job)
+    return replace(found, warnings=(*found.warnings, *ranks)) if ranks else found
 
 
 def _canonical(job: TrainingJob) -> str | None:
@@ -71,7 +73,6 @@ def _resolve(
         )
     if targets is not None:
         warnings += _lora_warnings(name, architecture, targets)
-    warnings += _rank_warnings(job)
     return Resolved(name=name, architecture=architecture, warnings=tuple(warnings))
 
 
