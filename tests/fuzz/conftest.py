@@ -1,4 +1,4 @@
-"""Fuzzing: a short, repeatable round with the other tests; ``--fuzz-seconds`` (``make fuzz``) for as long as one likes."""
+"""Fuzzing: a short, repeatable round with the other tests; ``--fuzz-seconds`` (``make fuzz``) for longer ones."""
 
 from __future__ import annotations
 
