@@ -40,25 +40,28 @@ from trainmem.snapshot.analysis import analyse
 from trainmem.snapshot.view import view_of
 analysis = analyse(read_snapshot(sys.argv[1]))
 views = [view_of(analysis, device) for device in analysis.devices]
-device = analysis.devices[0]
-print(f"{len(device.trace):,} events, peak {device.peak_allocated_bytes:,} bytes, {device.timetable.steps}
-steps")
-"""
-TRACE_PLOT = """
-import pickle, sys
-from torch.cuda._memory_viz import trace_plot
-with open(sys.argv[1], "rb") as file:
-    page = trace_plot(pickle.load(file))
-print(f"{len(page):,} characters of HTML, nothing analysed")
+first = analysis.devices[0]
+print(f"{len(first.trace):,} events, {first.timetable.steps} steps, peak {first.peak_allocated_bytes:,} bytes")
 """
 MOSAIC = """
 import sys
 from mosaic.libmosaic.analyzer.memory_abstract import MemoryAbstract
 abstract = MemoryAbstract(memory_snapshot_file=sys.argv[1])
 abstract.load_memory_snapshot()
-abstract.memory_snapshot.analyze_memory_snapshot(opt="memory_peak") if hasattr(
-    abstract.memory_snapshot, "analyze_memory_snapshot") else None
+abstract.memory_snapshot.analyze_memory_snapshot(opt="memory_peak")
+print("peak by stack")
 """
+
+
+def contenders(file: Path, folder: Path) -> dict[str, list[str]]:
+    """Commands by name, ours first; the others as their documentation calls them."""
+    found = {"trainmem": [sys.executable, "-c", ANALYSE, str(file)]}
+    if importlib.util.find_spec("torch"):
+        viewer = [sys.executable, "-m", "torch.cuda._memory_viz", "trace_plot", str(file)]
+        found["torch trace_plot"] = [*viewer, "-o", str(folder / "page.html")]
+    if importlib.util.find_spec("mosaic"):
+        found["mosaic"] = [sys.executable, "-c", MOSAIC, str(file)]
+    return found
 
 
 class Program:
@@ -247,12 +250,10 @@ def resident_bytes(root: int) -> int:
     return total
 
 
-def measure(code: str, file: str) -> tuple[float, int, str]:
+def measure(command: list[str]) -> tuple[float, int, str]:
     """Seconds, most resident bytes and the last line printed."""
     start = time.perf_counter()
-    with subprocess.Popen(
-        [sys.executable, "-c", code, file], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         most = 0
 
         def watch() -> None:
@@ -286,14 +287,13 @@ def main() -> None:
             with file.open("wb") as out:
                 pickle.dump(record(arguments.events), out)
         print(f"{file.stat().st_size / 1e6:.1f} MB, stacks {DEPTH} deep")
-        contenders = [("trainmem", ANALYSE)]
-        if importlib.util.find_spec("torch"):
-            contenders.append(("torch trace_plot", TRACE_PLOT))
-        if importlib.util.find_spec("mosaic"):
-            contenders.append(("mosaic", MOSAIC))
         ours: tuple[float, int] | None = None
-        for name, code in contenders:
-            runs = [measure(code, str(file)) for _ in range(arguments.repeat)]
+        for name, command in contenders(file, Path(folder)).items():
+            try:
+                runs = [measure(command) for _ in range(arguments.repeat)]
+            except RuntimeError as error:
+                print(f"{name:18s} did not run: {error}")
+                continue
             seconds, memory = min(run[0] for run in runs), max(run[1] for run in runs)
             line = f"{name:18s} {seconds:6.2f} s {memory / 1e6:7.0f} MB   {runs[0][2]}"
             if ours:

@@ -111,7 +111,7 @@ def replay_device(snapshot: Snapshot, trace: Trace) -> Replay:
         double_frees=player.double_frees,
         out_of_memory=player.out_of_memory,
         free_at_failure=player.free_at_failure,
-        pending_at_end=len(player.pending),
+        pending_at_end=player.count_pending(),
     )
 
 
@@ -155,7 +155,11 @@ class _Player:
         self.blocks = Blocks()
         self.extents = Extents()
         self.live: dict[int, int] = {}
-        self.pending: dict[int, int] = {}
+        """Blocks that have their address: allocated, or freed by the program and not yet completed."""
+
+        self.freed_at: dict[int, int] = {}
+        """Which event frees a seeded block."""
+
         self.out_of_memory: list[int] = []
         self.free_at_failure: list[list[tuple[int, int]]] = []
         self.levels: list[int] = []
@@ -183,31 +187,29 @@ class _Player:
                 action in (Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.FREE) and address not in seen
             ):
                 seen.add(address)
+                self.live[address] = self._add(size, self.settings.rounded(size), address, -1)
                 # A completion alone: the program had freed the block before the first event.
-                where = self.pending if action == Action.FREE_COMPLETED else self.live
-                where[address] = self._add(BEFORE, size, self.settings.rounded(size), address, -1)
                 if action == Action.FREE_COMPLETED:
                     self.blocks.end[-1] = BEFORE
                 else:
-                    self.blocks.end[-1] = event
+                    self.freed_at[len(self.blocks) - 1] = event
                     self.unmatched_frees += 1
         for address, block in at_end.items():
             if address not in seen:
-                number = self._add(BEFORE, block.requested, block.size, address, block.stack)
+                self.live[address] = self._add(block.requested, block.size, address, block.stack)
                 if block.is_allocated:
-                    self.live[address] = number
                     self.unfreed_before += 1
                 else:
-                    self.blocks.end[number] = BEFORE
-                    self.pending[address] = number
+                    self.blocks.end[-1] = BEFORE
 
     def measure_seeds(self, segments: list[tuple[int, int]]) -> None:
         """Give the seeded blocks the rests that their surroundings show."""
         blocks = self.blocks
+        ends = [self.freed_at.get(number, end) for number, end in enumerate(blocks.end)]
         uncertain = add_rests(
             blocks.address,
             blocks.size,
-            blocks.end,
+            ends,
             trace=self.trace,
             segments=segments,
             settings=self.settings,
@@ -221,9 +223,11 @@ class _Player:
     def play(self) -> None:
         """Every event in order."""
         trace, settings, extents = self.trace, self.settings, self.extents
-        blocks, live, pending = self.blocks, self.live, self.pending
-        starts, ends, sizes = blocks.start, blocks.end, blocks.size
-        requests, addresses, stacks = blocks.requested, blocks.address, blocks.stack
+        blocks, live = self.blocks, self.live
+        ends, sizes = blocks.end, blocks.size
+        add_start, add_end, add_size = blocks.start.append, ends.append, sizes.append
+        add_request, add_address = blocks.requested.append, blocks.address.append
+        number = len(blocks)
         size_at, start_of_end, walls = extents.size_at, extents.start_of_end, extents.walls
         events = len(trace)
         powers = any(divisions > 1 for divisions in settings.roundup_power2_divisions)
@@ -258,35 +262,32 @@ class _Player:
                 elif follows:
                     unplaced += 1
                 lost = live.get(address)
-                if lost is not None:
+                if lost is not None and ends[lost] == events:
                     ends[lost] = event
                     now -= sizes[lost]
                     self.missed_frees += 1
-                live[address] = len(starts)
-                starts.append(event)
-                ends.append(events)
-                requests.append(size)
-                sizes.append(block)
-                addresses.append(address)
-                stacks.append(-1)
+                live[address] = number
+                number += 1
+                add_start(event)
+                add_end(events)
+                add_request(size)
+                add_size(block)
+                add_address(address)
                 now += block
             elif action == 2:  # FREE_REQUESTED
-                freed = live.pop(address, None)
-                if freed is None:
+                freed = live.get(address)
+                if freed is None or ends[freed] != events:
                     self.double_frees += 1
                 else:
                     ends[freed] = event
-                    pending[address] = freed
                     now -= sizes[freed]
             elif action == 3 or action == 11:  # FREE_COMPLETED, FREE
-                freed = pending.pop(address, None) if action == 3 else None
+                freed = live.pop(address, None)
                 if freed is None:
-                    freed = live.pop(address, None)
-                    if freed is None:
-                        self.double_frees += 1
-                    else:
-                        ends[freed] = event
-                        now -= sizes[freed]
+                    self.double_frees += 1
+                elif ends[freed] == events:
+                    ends[freed] = event
+                    now -= sizes[freed]
                 if follows and freed is not None:
                     end = address + sizes[freed]
                     if end in size_at and end not in walls:
@@ -315,17 +316,21 @@ class _Player:
         """Take the true size of blocks that were still there at the end; how many had been told wrong."""
         wrong = 0
         sizes = self.blocks.size
-        for where in (self.live, self.pending):
-            for address, number in where.items():
-                block = at_end.get(address)
-                if block is not None and block.size != sizes[number]:
-                    sizes[number] = block.size
-                    wrong += 1
+        for address, number in self.live.items():
+            block = at_end.get(address)
+            if block is not None and block.size != sizes[number]:
+                sizes[number] = block.size
+                wrong += 1
         return wrong
 
-    def _add(self, start: int, requested: int, size: int, address: int, stack: int) -> int:
+    def count_pending(self) -> int:
+        """Blocks that the program freed and another stream still holds."""
+        ends, events = self.blocks.end, len(self.trace)
+        return sum(ends[number] != events for number in self.live.values())
+
+    def _add(self, requested: int, size: int, address: int, stack: int) -> int:
         blocks = self.blocks
-        blocks.start.append(start)
+        blocks.start.append(BEFORE)
         blocks.end.append(len(self.trace))
         blocks.requested.append(requested)
         blocks.size.append(size)
@@ -335,8 +340,7 @@ class _Player:
 
     def _name_stacks(self) -> None:
         trace, blocks = self.trace, self.blocks
-        first = blocks.start.count(BEFORE)
-        starts = blocks.start[first:]
+        starts = blocks.start[len(blocks.stack) :]
         named = list(map(trace.stack.__getitem__, starts))
         if trace.forward_stack is not None:
             forward = map(trace.forward_stack.__getitem__, starts)
@@ -344,4 +348,4 @@ class _Player:
                 self.stacks + other if stack < 0 <= other else stack
                 for stack, other in zip(named, forward, strict=True)
             ]
-        blocks.stack[first:] = named
+        blocks.stack.extend(named)
