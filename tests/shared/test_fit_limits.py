@@ -111,7 +111,7 @@ def test_the_border_is_a_border(spark):
 
 def test_the_lessons_7b(spark):
     # Measured: 125.6 GiB under AMP with AdamW, 63.2 with 8-bit state, 62.8 in pure bf16.
-    examples = {row.method.key: row.example for row in spark.rows}
+    examples = {row.method.key: row.example for row in spark.rows if row.example}
     gib = {key: size.estimate.peak_allocated_bytes / 2**30 for key, size in examples.items()}
     assert gib["amp"] == pytest.approx(125.6, abs=0.1)
     assert gib["amp_8bit"] == pytest.approx(63.2, abs=0.3)
@@ -129,7 +129,7 @@ def test_the_lessons_answer_stands_beside(spark):
 
 
 def test_measured_rows_stand_beside_their_predictions(spark):
-    found = [size for row in spark.rows for size in (row.example, *row.members) if size.measured]
+    found = [size for row in spark.rows for size in (row.example, *row.members) if size and size.measured]
     assert len(found) >= 6
     for size in found:
         measured = size.measured.peak_allocated_bytes

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from trainmem.device import device, devices
 from trainmem.estimate import estimate
+from trainmem.fit.bounds import least_bytes
 from trainmem.fit.methods import METHODS
-from trainmem.fit.outcome import Outcome, answer, can_fit, least_bytes, outcome
+from trainmem.fit.outcome import Outcome, answer, can_fit, outcome
 from trainmem.fit.room import Room, room
 from trainmem.job import JobError, Lora, Sharding, TrainingJob
 from trainmem.results import published_rows
@@ -125,6 +126,7 @@ def test_zeros_published_example_is_in_a_ranks_state():
     # ZeRO, figure 1: 7.5B on 64 GPUs takes 1.9 GB of state at stage 3.
     job = TrainingJob(
         model="llama2-7b",
+        sequence_length=1,
         precision="bf16_master",
         checkpointing="full",
         sharding=Sharding(mode="zero3", data_parallel=64),

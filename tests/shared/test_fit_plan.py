@@ -105,6 +105,18 @@ def test_a_job_that_fits_needs_no_plan():
     assert found.plans == ()
 
 
+def test_expandable_segments_come_before_any_lever():
+    # 27.3 GiB allocated, 34.9 reserved: measured on an H200.
+    job = TrainingJob(
+        model="llama3.2-1b", micro_batch=4, sequence_length=2048, checkpointing="full", device="h200"
+    )
+    found = plans(job, room("h200", "31GiB"))
+    assert not found.fits
+    assert found.expandable
+    assert not plans(job, room("h200", "27GiB")).expandable
+    assert not plans(job, room("h200")).expandable
+
+
 def test_where_nothing_helps_no_plan_is_made_up():
     job = TrainingJob(model="llama3.1-405b", micro_batch=1, sequence_length=512, checkpointing="full")
     found = plans(job, room("l4"), "fast")

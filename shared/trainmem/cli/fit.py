@@ -13,6 +13,7 @@ from trainmem.fit.family import FAMILIES, family
 from trainmem.fit.frontier import EXAMPLE
 from trainmem.fit.limits import Limit
 from trainmem.fit.outcome import held_bytes
+from trainmem.fit.plan import EXPANDABLE
 from trainmem.fit.report import JobFit, as_json, job_fit
 from trainmem.fit.room import Room
 from trainmem.job import JobError, TrainingJob
@@ -194,6 +195,8 @@ def _plan(found: Plans, at: Room) -> None:
         print(f"{name} fits on {at.name}{tight}: {format_gib(held)} of {format_gib(limit)}.")
         return
     print(f"{name} does not fit on {at.name}: {format_gib(held)}, short by {format_gib(held - limit)}.")
+    if found.expandable:
+        print(f"It would with {EXPANDABLE}, which costs nothing.")
     if not found.plans:
         print("No list of levers makes it fit.")
         return

@@ -9,10 +9,11 @@ from typing import Any
 
 from trainmem.buckets import Bucket
 from trainmem.estimate import Detail, Estimate
+from trainmem.fit.bounds import least_bytes
 from trainmem.fit.family import Rung, ladder
 from trainmem.fit.measured import rows_of
 from trainmem.fit.methods import METHODS, Method
-from trainmem.fit.outcome import answer, can_fit, least_bytes, outcome
+from trainmem.fit.outcome import answer, can_fit, outcome
 from trainmem.fit.room import Room
 from trainmem.fit.search import largest, largest_from
 from trainmem.job import JobError, TrainingJob
@@ -98,14 +99,14 @@ class Fit:
 class MethodFit:
     """One row of the page: a method, its border in the catalogue, on the curve, and the family's models.
 
-    ``example`` is `EXAMPLE` under this method, worked out whether it fits or not.
+    ``example`` is `EXAMPLE` fully fine-tuned by this recipe, whether it fits or not.
     """
 
     method: Method
     catalogue: Fit
     curve: Fit
     members: tuple[Size, ...]
-    example: Size
+    example: Size | None
 
     def to_json(self) -> dict[str, Any]:
         """For the command line."""
@@ -120,7 +121,7 @@ class MethodFit:
             "catalogue": {"largest": sized(self.catalogue.largest), "beyond": sized(self.catalogue.beyond)},
             "curve": {"largest": sized(self.curve.largest), "beyond": sized(self.curve.beyond)},
             "members": [size.to_json() for size in self.members],
-            "example": self.example.to_json(),
+            "example": sized(self.example),
         }
 
 
@@ -171,7 +172,7 @@ def _row(method: Method, like: TrainingJob, room: Room, family: str, detail: Det
         catalogue=_among_models(_catalogue(like.sequence_length), like, room, detail),
         curve=curve,
         members=tuple(_size(rung, like, room, detail, curve) for rung in rungs.anchors if rung.name),
-        example=_size(_example(), like, room, detail),
+        example=_size(_example(), like, room, detail) if method.kind == "full" else None,
     )
 
 
@@ -212,11 +213,11 @@ def _among_models(rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: 
 def _along_curve(rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: Detail) -> Fit:
     """The border on one family's curve.
 
-    State alone bounds the search from above, then the fast peak; the allocator is asked from there downwards.
+    `least_bytes` bounds the search from above, then the fast peak; the allocator is asked from there downwards.
     """
 
-    def state_fits(index: int) -> bool:
-        return least_bytes(rungs[index - 1].job(like)) <= room.limit_bytes
+    def bound_fits(index: int, over: int = 0) -> bool:
+        return least_bytes(rungs[index - 1].job(like)) + over <= room.limit_bytes
 
     def fitting(index: int) -> bool:
         return outcome(rungs[index - 1].job(like), room, detail).fits
@@ -224,8 +225,12 @@ def _along_curve(rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: D
     def possible(index: int) -> bool:
         return can_fit(rungs[index - 1].job(like), room)
 
-    index = largest(len(rungs), state_fits)
-    index = largest_from(index, index, possible) if index else 0
+    index = largest(len(rungs), bound_fits)
+    if index and not possible(index):
+        # What the fast peak is above the bound changes little from rung to rung.
+        job = rungs[index - 1].job(like)
+        over = answer(job, "fast").peak_allocated_bytes - least_bytes(job)
+        index = largest_from(largest(index, lambda n: bound_fits(n, over)), index, possible)
     if index and detail == "exact":
         index = largest_from(index, index, fitting)
     return _fit(

@@ -10,18 +10,18 @@ from typing import Literal
 
 from trainmem.allocator import CachingAllocator
 from trainmem.estimate import Detail, Estimate, estimate
+from trainmem.fit.bounds import least_bytes
 from trainmem.fit.ranks import estimate_rank
 from trainmem.fit.room import Room
-from trainmem.job import BaseQuantization, Lora, Optimizer, Precision, Sharding, TrainingJob
-from trainmem.model import Architecture, resolve
+from trainmem.job import Sharding, TrainingJob
+from trainmem.model import resolve
 from trainmem.recording import Recording, without_collections
 from trainmem.tape import record
-from trainmem.whiteboard.adapters import frozen_base, lora_parameters, trainable_shapes
+from trainmem.whiteboard.adapters import trainable_shapes
 from trainmem.whiteboard.optimizer_state import optimizer_state
-from trainmem.whiteboard.sharding import offload_leaves_device, shares
-from trainmem.whiteboard.states import RECIPES, recipe_of
+from trainmem.whiteboard.states import recipe_of
 
-__all__ = ["Basis", "Outcome", "answer", "can_fit", "fits", "held_bytes", "least_bytes", "outcome"]
+__all__ = ["Basis", "Outcome", "answer", "can_fit", "fits", "held_bytes", "outcome"]
 
 Basis = Literal["allocator", "bound", "sum"]
 """allocator: three steps replayed through it; bound: the fast peak, which the allocator never stays below;
@@ -66,45 +66,6 @@ def held_bytes(found: Estimate) -> int:
     """What the allocator holds at the peak: reserved where it was replayed, else allocated."""
     reserved = found.peak_reserved_bytes
     return found.peak_allocated_bytes if reserved is None else reserved
-
-
-def least_bytes(job: TrainingJob) -> int:
-    """A bound from below in microseconds: what is alive together in the optimizer step of one rank.
-
-    Equation: weights + master weights + gradients + optimizer state, + AdamW's foreach temporary (one state a
-    trainable parameter), with gradients in fp32 where master weights are updated. Units: bytes.
-    Leaves out: everything that depends on batch, length, attention, loss and checkpointing, so it is a bound
-    for all of them. Source: `trainmem.whiteboard`.
-    """
-    architecture = resolve(job).architecture
-    recipe, over = recipe_of(job), shares(job.sharding)
-    trained, weights = _weights(architecture, job.lora, job.base_quantization, job.precision)
-    gradients = trained * (recipe.master_bytes or recipe.gradient_bytes)
-    on_device = weights // over.weights + gradients // over.gradients
-    if offload_leaves_device(job):
-        return on_device
-    each = recipe.master_bytes + recipe.compensation_bytes
-    if job.optimizer == "adamw" and job.precision not in ("bf16_kahan", "bf16_stochastic"):
-        each += recipe.state_bytes
-    state = _state(architecture, job.lora, job.optimizer, recipe.state_bytes)
-    return on_device + (state + trained * each) // over.optimizer
-
-
-@lru_cache(maxsize=4096)
-def _weights(
-    architecture: Architecture, lora: Lora | None, quantization: BaseQuantization, precision: Precision
-) -> tuple[int, int]:
-    """Trainable parameters, and bytes of all weights that the model computes with."""
-    size = RECIPES[precision].weight_bytes
-    if lora is None:
-        return architecture.parameter_count, architecture.parameter_count * size
-    base, trained = frozen_base(architecture, quantization, size), lora_parameters(architecture, lora)
-    return trained, base.packed_bytes + base.plain_bytes + trained * RECIPES["fp32"].weight_bytes
-
-
-@lru_cache(maxsize=4096)
-def _state(architecture: Architecture, lora: Lora | None, optimizer: Optimizer, each_bytes: int) -> int:
-    return optimizer_state(optimizer, trainable_shapes(architecture, lora), each_bytes).device_bytes
 
 
 def _outside_bytes(job: TrainingJob, room: Room) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from trainmem.capacity import capacity_report
 from trainmem.estimate import Detail, Estimate
 from trainmem.fit.outcome import answer, can_fit, held_bytes, outcome
 from trainmem.fit.prices import Price, price
@@ -14,8 +15,9 @@ from trainmem.fit.room import Room
 from trainmem.job import TrainingJob
 from trainmem.levers import ALL_LEVERS, MemoryLever
 
-__all__ = ["Plan", "PlanStep", "Plans", "plans"]
+__all__ = ["EXPANDABLE", "Plan", "PlanStep", "Plans", "plans"]
 
+EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 MOST_PLANS = 6
 _MOST_LEVERS = 4
 _MOST_OF_A_COST = 2
@@ -98,12 +100,17 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plans:
-    """A job's state on a device and the plans that mend it; none are needed where it ``fits``."""
+    """A job's state on a device and the plans that mend it; none are needed where it ``fits``.
+
+    ``expandable``: it does not fit, but would with the allocator's ``expandable_segments:True``, which costs
+    nothing and is tried before any lever.
+    """
 
     job: TrainingJob
     room: Room
     fits: bool
     tight: bool
+    expandable: bool
     estimate: Estimate
     plans: tuple[Plan, ...]
 
@@ -112,6 +119,7 @@ class Plans:
         return {
             "fits": self.fits,
             "tight": self.tight,
+            "fits_with_expandable_segments": self.expandable,
             "held_bytes": held_bytes(self.estimate),
             "limit_bytes": self.room.limit_bytes,
             "plans": [plan.to_json() for plan in self.plans],
@@ -140,9 +148,16 @@ def plans(job: TrainingJob, room: Room, detail: Detail = "exact") -> Plans:
         room=room,
         fits=state.fits,
         tight=state.tight,
+        expandable=not state.fits and detail == "exact" and _fits_expandable(job, room),
         estimate=answer(job, detail),
         plans=tuple(ready[:MOST_PLANS]),
     )
+
+
+def _fits_expandable(job: TrainingJob, room: Room) -> bool:
+    if not can_fit(job, room) or answer(job, "fast").engine != "tape":
+        return False
+    return capacity_report(job, room.usable_bytes).answer == "fits_with_expandable_segments"
 
 
 def _of_cost(

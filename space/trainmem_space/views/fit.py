@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from trainmem.estimate import Detail
 from trainmem.fit import MethodFit, Size, WhatFits
 from trainmem.fit.family import family
 from trainmem.fit.frontier import EXAMPLE
@@ -21,7 +22,7 @@ def page_view(page: WhatFits) -> str:
     like, at = page.like, page.room
     thumbs = {limit.method: limit for limit in page.lesson}
     curve = family(page.family).title
-    rows = [_row(row, thumbs[row.method.kind], curve) for row in page.rows]
+    rows = [_row(row, thumbs[row.method.kind], curve, page.detail) for row in page.rows]
     settled = {"fast": "Reserved memory is still being checked.", "exact": ""}[page.detail]
     return (
         f'<section class="tm-fit" data-detail="{page.detail}">'
@@ -55,7 +56,7 @@ def _legend() -> str:
     return '<p class="tm-fit-legend">' + "".join(f"<span>{key}{text}</span>" for key, text in keys) + "</p>"
 
 
-def _row(row: MethodFit, thumb: LessonLimit, curve: str) -> FrontierRow:
+def _row(row: MethodFit, thumb: LessonLimit, curve: str, detail: Detail) -> FrontierRow:
     largest, model = row.curve.largest, row.catalogue.largest
     label = f"<strong>{billions(largest.parameters) if largest else 'none of it'}</strong>"
     if model is not None:
@@ -72,7 +73,7 @@ def _row(row: MethodFit, thumb: LessonLimit, curve: str) -> FrontierRow:
         beside=model.parameters if model else 0,
         marks=marks,
         thumb=(thumb.low_parameters, thumb.high_parameters),
-        about=_about(row, thumb, curve),
+        about=_about(row, thumb, curve, detail),
     )
 
 
@@ -88,7 +89,7 @@ def _mark(found: Size) -> Mark:
     )
 
 
-def _about(row: MethodFit, thumb: LessonLimit, curve: str) -> str:
+def _about(row: MethodFit, thumb: LessonLimit, curve: str, detail: Detail) -> str:
     parts = []
     model = row.catalogue.largest
     if model is None:
@@ -102,7 +103,7 @@ def _about(row: MethodFit, thumb: LessonLimit, curve: str) -> str:
             f'<a href="{escape(link_to(model.job))}">Open in the Calculator</a>'
         )
     parts.append(_curve(row, curve))
-    parts += [_measured(found) for found in row.members if found.measured]
+    parts += [_measured(found, detail) for found in row.members if found.measured]
     parts.append(f"Rule of thumb: {escape(thumb.answer)}. {escape(thumb.substituted)}; {escape(thumb.why)}.")
     return "".join(f"<p>{part}</p>" for part in parts)
 
@@ -119,22 +120,24 @@ def _curve(row: MethodFit, curve: str) -> str:
     )
 
 
-def _measured(found: Size) -> str:
+def _measured(found: Size, detail: Detail) -> str:
     row = found.measured
     assert row is not None
     if row.peak_allocated_bytes is None:
         return f"{escape(found.title)}: ran out of memory on {escape(row.machine)}."
-    predicted = size(found.estimate.peak_allocated_bytes)
-    return (
-        f"{escape(found.title)}: {predicted} predicted, {size(row.peak_allocated_bytes)} measured on "
-        f"{escape(row.machine)}."
-    )
+    seen = f"{size(row.peak_allocated_bytes)} measured on {escape(row.machine)}"
+    # The prediction beside it waits for the settled page: the first one has no time for models off its border.
+    told = f"{size(found.estimate.peak_allocated_bytes)} predicted, " if detail == "exact" else ""
+    return f"{escape(found.title)}: {told}{seen}."
 
 
 def _example(page: WhatFits) -> str:
     rows = []
     for row in page.rows:
-        found, measured = row.example, row.example.measured
+        found = row.example
+        if found is None:
+            continue
+        measured = found.measured
         fits = "tight" if found.tight else "fits" if found.fits else "too much"
         seen = size(measured.peak_allocated_bytes) if measured else "–"
         where = f' title="{escape(measured.machine)}"' if measured else ""

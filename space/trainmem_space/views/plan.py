@@ -7,6 +7,7 @@ from html import escape
 
 from trainmem.fit import Fraction, Limit, Plan, Plans, RentOrOwn, StepFloor
 from trainmem.fit.outcome import held_bytes
+from trainmem.fit.plan import EXPANDABLE
 from trainmem.fit.report import ConfigurationLimits
 from trainmem.fit.words import mathematics_in_words, step_time
 from trainmem_space.address import link_to
@@ -24,7 +25,12 @@ def plans_view(found: Plans, described: str, detail: str) -> str:
         body = f'<p class="tm-fit-short">It fits on {name}{how}: {size(held)} of {size(limit)}.</p>'
     else:
         short = f"It does not fit on {name}: {size(held)}, and the allocator may hold {size(limit)}."
-        body = f'<p class="tm-fit-short">{short}</p>{_list(found.plans)}'
+        would = (
+            f"<p>It would with <code>{EXPANDABLE}</code>, which costs nothing.</p>"
+            if found.expandable
+            else ""
+        )
+        body = f'<p class="tm-fit-short">{short}</p>{would}{_list(found.plans)}'
     return (
         f'<section class="tm-fit-job" data-detail="{detail}"><h2>The plan</h2>'
         f'<p class="tm-lead">The Calculator\'s job: {escape(described)}.</p>{body}</section>'

@@ -1,0 +1,74 @@
+"""What a job needs at the very least, in microseconds and before any replay."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+
+from trainmem.job import ACTIVATION_DTYPE_BYTES, BaseQuantization, Lora, Optimizer, Precision, TrainingJob
+from trainmem.model import Architecture, resolve
+from trainmem.whiteboard.adapters import frozen_base, trainable_shapes
+from trainmem.whiteboard.optimizer_state import optimizer_state
+from trainmem.whiteboard.sharding import offload_leaves_device, shares
+from trainmem.whiteboard.states import RECIPES, recipe_of
+
+__all__ = ["least_bytes"]
+
+
+def least_bytes(job: TrainingJob) -> int:
+    """A bound from below on the peak of one rank: the larger of two instants.
+
+    Equations: in the optimizer step, weights + master weights + gradients + optimizer state + AdamW's foreach
+    temporary, with gradients in fp32 where master weights are updated; where the backward pass starts, weights +
+    master weights + optimizer state + the inputs of all blocks + 10 B a logit (its 16-bit value, fp32
+    log-probability and fp32 gradient). Units: bytes.
+    Leaves out: everything else. Source: `trainmem.whiteboard`.
+    """
+    architecture, recipe, over = resolve(job).architecture, recipe_of(job), shares(job.sharding)
+    trained, weights, state = _held(
+        architecture, job.lora, job.base_quantization, job.precision, job.optimizer, recipe.state_bytes
+    )
+    wide = trained * (recipe.master_bytes or recipe.gradient_bytes) // over.gradients
+    held = weights // over.weights
+    stepping = 0
+    if not offload_leaves_device(job):
+        held += (state + trained * (recipe.master_bytes + recipe.compensation_bytes)) // over.optimizer
+        # Kahan's and stochastic rounding's updates go tensor by tensor.
+        if job.optimizer == "adamw" and job.precision not in ("bf16_kahan", "bf16_stochastic"):
+            stepping = trained * recipe.state_bytes // over.optimizer
+    return held + max(wide + stepping, _saved_at_the_loss(job, architecture))
+
+
+def _saved_at_the_loss(job: TrainingJob, architecture: Architecture) -> int:
+    sharding = job.sharding
+    if sharding.tensor_parallel * sharding.pipeline_parallel > 1:
+        return 0
+    tokens = job.micro_batch * job.sequence_length
+    saved = 0
+    if job.checkpointing in ("none", "full"):
+        inputs = architecture.layers * architecture.hidden_size
+        saved += tokens * inputs * ACTIVATION_DTYPE_BYTES[job.precision]
+    if job.task == "causal_lm" and job.loss == "standard":
+        saved += 10 * tokens * architecture.vocab_size
+    return saved
+
+
+@lru_cache(maxsize=4096)
+def _held(
+    architecture: Architecture,
+    lora: Lora | None,
+    quantization: BaseQuantization,
+    precision: Precision,
+    optimizer: Optimizer,
+    state_bytes: int,
+) -> tuple[int, int, int]:
+    """Trainable parameters; bytes of the weights that the model computes with; bytes of optimizer state."""
+    shapes = trainable_shapes(architecture, lora)
+    trained = sum(copies * prod(shape) for shape, copies in shapes)
+    state = optimizer_state(optimizer, shapes, state_bytes).device_bytes
+    size = RECIPES[precision].weight_bytes
+    if lora is None:
+        return trained, trained * size, state
+    base = frozen_base(architecture, quantization, size)
+    adapters = trained * RECIPES["fp32"].weight_bytes
+    return trained, base.packed_bytes + base.plain_bytes + adapters, state
