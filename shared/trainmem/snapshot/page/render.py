@@ -105,7 +105,9 @@ def _embedded(value: Any) -> str:
 def _header(analysis: Analysis) -> str:
     source = analysis.snapshot.source
     events = sum(len(trace) for trace in analysis.snapshot.traces)
-    facts = f"{source.format}{', gzip' if source.gzip else ''}, {source.size_bytes / 1e6:,.1f} MB, {events:,} events"
+    size = source.size_bytes
+    shown = f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.0f} kB"
+    facts = f"{source.format}{', gzip' if source.gzip else ''}, {shown}, {events:,} events"
     return f'<header><h1>{escape(source.name)}</h1><p class="meta">{escape(facts)}</p></header>'
 
 

@@ -480,6 +480,7 @@
       for (const value of ticks) {
         const text = Number(value.toPrecision(6)) + " GiB";
         const level = Math.round(y(value * GIB));
+        if (level < 16) continue;
         pen.globalAlpha = 0.8;
         pen.fillStyle = style("--page");
         pen.fillRect(0, level - 16, pen.measureText(text).width + 5, 16);
