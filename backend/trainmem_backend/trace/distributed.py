@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
@@ -10,6 +11,7 @@ from unittest import mock
 
 import torch
 
+from trainmem_backend.trace.data_parallel import VirtualDataParallel
 from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.record_mode import RecordMode
 from trainmem_backend.trace.recorder import BUCKET_INDEX, Recorder
@@ -34,10 +36,10 @@ def virtual_sharding(record_mode: RecordMode) -> Iterator[None]:
     DTensor finds out the shape of an op's result by running it on other fake tensors, which are not recorded.
     """
     recorder = record_mode.recorder
-    resize = torch.UntypedStorage.resize_
+    resize: Any = torch.UntypedStorage.resize_
 
     def resized(storage: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStorage:
-        result = resize(storage, size_bytes)
+        result: torch.UntypedStorage = resize(storage, size_bytes)
         recorder.resized(storage, size_bytes)
         return result
 
@@ -83,13 +85,35 @@ def _as_communication(recorder: Recorder, function: Callable[..., Any]) -> Calla
 
 
 @contextlib.contextmanager
-def leaving_groups() -> Iterator[None]:
+def leaving_groups(recorder: Recorder) -> Iterator[None]:
     """A process group that was joined inside is left at the end."""
     import torch.distributed as dist
 
-    before = dist.is_available() and dist.is_initialized()
-    try:
+    if not dist.is_available():
         yield
+        return
+
+    class DataParallel(VirtualDataParallel):
+        communicating = staticmethod(lambda: recorder.filling(_COMMUNICATION))
+
+    before = dist.is_initialized()
+    join = dist.init_process_group
+
+    def joined(backend: str | None = None, *args: Any, **options: Any) -> None:
+        """Whatever the program asks for, collectives do nothing here."""
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        size = options.get("world_size", -1)
+        if size < 1:
+            size = int(os.environ.get("WORLD_SIZE", "1"))
+        join("fake", store=FakeStore(), rank=max(0, options.get("rank", 0)), world_size=size)
+
+    try:
+        with (
+            mock.patch.object(dist, "init_process_group", joined),
+            mock.patch.object(torch.nn.parallel, "DistributedDataParallel", DataParallel),
+        ):
+            yield
     finally:
-        if dist.is_available() and dist.is_initialized() and not before:
+        if dist.is_initialized() and not before:
             dist.destroy_process_group()

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainmem_backend.trace import answers
 from trainmem_backend.trace.accumulation import ADD, ENGINE_CODE, adds_in_place
 from trainmem_backend.trace.attribution import Attribution, op_label
 from trainmem_backend.trace.bucketing import Bucketing
+from trainmem_backend.trace.fakes import FakeKernels
 from trainmem_backend.trace.gpu import GpuTraits
 from trainmem_backend.trace.kernels import KernelCall, rule_for
 from trainmem_backend.trace.recorder import BUCKET_INDEX, Recorder
@@ -36,12 +37,13 @@ class RecordMode(TorchDispatchMode):
     inputs.
     """
 
-    def __init__(self, recorder: Recorder, traits: GpuTraits) -> None:
+    def __init__(self, recorder: Recorder, traits: GpuTraits, fake_mode: FakeTensorMode) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
         self.traits = traits
         self.placement: str | None = None
         self.workspaces: set[tuple[str, bool]] = set()
+        self.fakes = FakeKernels(fake_mode)
         self.answers = answers.Answers()
         self.attribution = Attribution()
         self.bucketing = Bucketing(recorder)
@@ -75,8 +77,11 @@ class RecordMode(TorchDispatchMode):
             with self, self.function_mode:
                 return self.python_kernels[func](*args, **(kwargs or {}))
         self.in_op = True
+        from_engine = sys._getframe(1).f_code is ENGINE_CODE
         try:
-            return self._run(func, args, kwargs or {}, sys._getframe(1).f_code is ENGINE_CODE)
+            # Inside an op attributes are PyTorch's own business: no detour through the function mode.
+            with torch._C.DisableTorchFunction():
+                return self._run(func, args, kwargs or {}, from_engine)
         finally:
             self.in_op = False
 
@@ -112,9 +117,9 @@ class RecordMode(TorchDispatchMode):
             return self._accumulate(args, kwargs, certain=not from_engine)
         rule = rule_for(func)
         if rule is not None:
-            result = rule(KernelCall(recorder, self.traits, self.workspaces, func, args, kwargs))
+            result = rule(KernelCall(self, func, args, kwargs))
         else:
-            result = func(*args, **kwargs)
+            result = self.fakes.run(func, args, kwargs)
             if isinstance(result, torch.Tensor):
                 recorder.watch(result)
             elif isinstance(result, list | tuple):
@@ -183,7 +188,7 @@ class RecordMode(TorchDispatchMode):
         recorder = self.recorder
         first = args[0]
         in_place = recorder.is_device(first) and (certain or adds_in_place(first, args[1]))
-        result = ADD(*args, **kwargs)
+        result = self.fakes.run(ADD, args, kwargs)
         if in_place and result.dtype == first.dtype and result.shape == first.shape:
             recorder.adopt(result, recorder.release(first))
         else:

@@ -28,9 +28,9 @@ __all__ = ["TraceSession", "tracing"]
 class TraceSession:
     """A trace in progress."""
 
-    def __init__(self, traits: GpuTraits) -> None:
+    def __init__(self, traits: GpuTraits, fake_mode: FakeTensorMode) -> None:
         self.recorder = Recorder()
-        self.record_mode = RecordMode(self.recorder, traits)
+        self.record_mode = RecordMode(self.recorder, traits, fake_mode)
         self.cuda = VirtualCuda(self.record_mode)
         self.record_mode.function_mode = self.cuda
 
@@ -38,10 +38,10 @@ class TraceSession:
 @contextlib.contextmanager
 def tracing(traits: GpuTraits) -> Iterator[TraceSession]:
     """Code inside runs on a virtual GPU and its allocations are recorded."""
-    session = TraceSession(traits)
     # Before anything is patched: the first imports much of PyTorch, the second runs a backward of its own.
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     last_reference()
+    session = TraceSession(traits, fake_mode)
     with contextlib.ExitStack() as stack:
         stack.enter_context(cuda_autocast())
         stack.enter_context(cuda_composites(session.record_mode))
@@ -50,7 +50,7 @@ def tracing(traits: GpuTraits) -> Iterator[TraceSession]:
         stack.enter_context(session.record_mode.attribution.watching())
         stack.enter_context(virtual_modules(fake_mode))
         stack.enter_context(virtual_liger())
-        stack.enter_context(leaving_groups())
+        stack.enter_context(leaving_groups(session.recorder))
         stack.enter_context(virtual_sharding(session.record_mode))
         if "bitsandbytes" in sys.modules:
             session.record_mode.python_kernels = cuda_kernels()

@@ -56,7 +56,7 @@ class VirtualCuda(TorchFunctionMode):
         self.recorder = record_mode.recorder
         factories = set(_device_constructors())
         self._handlers: dict[Any, Callable[..., Any]] = {
-            torch.Tensor.device.__get__: self._device,  # type: ignore[attr-defined]
+            torch.Tensor.device.__get__: self._device,
             torch.Tensor.is_cuda.__get__: self._is_cuda,  # type: ignore[attr-defined]
             torch.Tensor.is_cpu.__get__: self._is_cpu,  # type: ignore[attr-defined]
             torch.Tensor.get_device: self._get_device,

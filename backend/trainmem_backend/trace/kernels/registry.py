@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
+from trainmem_backend.trace.fakes import FakeKernels
 from trainmem_backend.trace.gpu import GpuTraits
 from trainmem_backend.trace.recorder import Recorder
 
@@ -24,29 +25,31 @@ def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
     return found
 
 
+class Mode(Protocol):
+    """What a call needs of the mode that records it."""
+
+    recorder: Recorder
+    traits: GpuTraits
+    workspaces: set[tuple[str, bool]]
+    fakes: FakeKernels
+
+
 class KernelCall:
     """One call of an op whose inputs or outputs are on the device.
 
     `result` runs the fake kernel; it records nothing, so a rule decides the order of what it records.
     """
 
-    __slots__ = ("args", "func", "kwargs", "recorder", "traits", "workspaces")
+    __slots__ = ("args", "fakes", "func", "kwargs", "recorder", "traits", "workspaces")
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        traits: GpuTraits,
-        workspaces: set[tuple[str, bool]],
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> None:
-        self.recorder, self.traits, self.workspaces = recorder, traits, workspaces
+    def __init__(self, mode: Mode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.recorder, self.traits, self.workspaces = mode.recorder, mode.traits, mode.workspaces
+        self.fakes = mode.fakes
         self.func, self.args, self.kwargs = func, args, kwargs
 
     def result(self) -> Any:
         """Run the op on fake tensors."""
-        return self.func(*self.args, **self.kwargs)
+        return self.fakes.run(self.func, self.args, self.kwargs)
 
     def outputs(self, result: Any) -> Any:
         """Record the new storages among the results, in order; answers the result."""

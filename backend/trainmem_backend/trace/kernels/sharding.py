@@ -33,8 +33,7 @@ def _split_copy(call: KernelCall) -> Any:
 @rule("fsdp::chunk_cat")
 def _chunk_cat(call: KernelCall) -> Any:
     """Six numbers for each tensor, and one for each block."""
-    tensors, chunks = call.args[0], call.argument(2, "num_chunks")
-    out = call.kwargs.get("out") if call.kwargs.get("out") is not None else call.argument(3, "out")
+    tensors, chunks, out = call.args[0], call.argument(2, "num_chunks"), call.argument(3, "out")
     result = call.result()
     pieces = [-(-t.shape[0] // chunks) * (t.numel() // t.shape[0]) * out.element_size() for t in tensors]
     blocks = sum(-(-piece // _TILE_BYTES) for piece in pieces)
