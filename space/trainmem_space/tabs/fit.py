@@ -63,7 +63,7 @@ def build(shell: Shell) -> None:
             length = gr.Number(2048, label="Sequence length", elem_id="fit-length")
             budget = gr.Textbox(
                 label="Budget",
-                placeholder="the device's own, or e.g. 118GiB",
+                placeholder="its own, or e.g. 118GiB",
                 max_lines=1,
                 elem_id="fit-budget",
             )
