@@ -26,7 +26,7 @@ from trainmem.snapshot.timeline import highest_instants
 __all__ = ["view_of"]
 
 _MOST_BLOCKS = 8000
-_STOPS = 400
+_STOPS = 320
 _MOST_SITES = 48
 _MOST_STACKS = 24
 _MOST_FRAMES = 40
@@ -133,13 +133,12 @@ class _Names:
         self._stacks = analysis.snapshot.stacks
         self._at_peak = device.call_sites_at_peak
         facts, blocks = analysis.facts, device.replay.blocks
-        weight = [0] * len(facts.sites)
-        for stack, size, start, end in zip(blocks.stack, blocks.size, blocks.start, blocks.end, strict=True):
-            weight[stack] += size * (end - start)
+        least = _least_size(blocks.size, range(len(blocks)))
         heavy: dict[str, int] = {}
-        for site, filled in zip(facts.sites, weight, strict=True):
-            if filled > 0:
-                heavy[site] = heavy.get(site, 0) + filled
+        for number in compress(range(len(blocks)), map(least.__le__, blocks.size)):
+            site = facts.sites[blocks.stack[number]]
+            lifetime = blocks.end[number] - blocks.start[number]
+            heavy[site] = heavy.get(site, 0) + blocks.size[number] * lifetime
         # Whatever fills the peak has its name, however short it lives.
         first = [site.site for site in self._at_peak[: _MOST_SITES // 2]]
         ranked = dict.fromkeys([*first, *nlargest(_MOST_SITES, heavy, key=heavy.__getitem__)])
