@@ -133,12 +133,13 @@ class _Names:
         self._stacks = analysis.snapshot.stacks
         self._at_peak = device.call_sites_at_peak
         facts, blocks = analysis.facts, device.replay.blocks
-        least = _least_size(blocks.size, range(len(blocks)))
+        weight = [0] * len(facts.sites)
+        for stack, size, start, end in zip(blocks.stack, blocks.size, blocks.start, blocks.end, strict=True):
+            weight[stack] += size * (end - start)
         heavy: dict[str, int] = {}
-        for number in compress(range(len(blocks)), map(least.__le__, blocks.size)):
-            site = facts.sites[blocks.stack[number]]
-            lifetime = blocks.end[number] - blocks.start[number]
-            heavy[site] = heavy.get(site, 0) + blocks.size[number] * lifetime
+        for site, filled in zip(facts.sites, weight, strict=True):
+            if filled > 0:
+                heavy[site] = heavy.get(site, 0) + filled
         # Whatever fills the peak has its name, however short it lives.
         first = [site.site for site in self._at_peak[: _MOST_SITES // 2]]
         ranked = dict.fromkeys([*first, *nlargest(_MOST_SITES, heavy, key=heavy.__getitem__)])
