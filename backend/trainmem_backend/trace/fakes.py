@@ -92,7 +92,7 @@ class FakeKernels:
                 return tensors[plan.of]
             if plan.of >= 0:
                 element = torch.empty((0,), dtype=plan.dtype, device="meta")
-                element.set_(tensors[plan.of].untyped_storage(), plan.offset, plan.shape, plan.stride)  # type: ignore[call-overload]
+                element.set_(tensors[plan.of].untyped_storage(), plan.offset, plan.shape, plan.stride)
             else:
                 element = torch.empty_strided(plan.shape, plan.stride, dtype=plan.dtype, device="meta")
             return FakeTensor(self.mode, element, _CPU)
@@ -109,7 +109,7 @@ def _noted(value: Any, tensors: list[Any], storages: dict[int, int]) -> Any:
         if value.fake_device.type != "cpu" or value.layout is not torch.strided or value.constant is not None:
             raise _UnknowableError
         of = storages.get(value.untyped_storage()._cdata, -1)
-        return _Made(tuple(value.shape), value.stride(), value.dtype, value.storage_offset(), of)
+        return _Made(tuple(value.shape), value.stride(), value.dtype, int(value.storage_offset()), of)
     if isinstance(value, torch.Tensor):
         raise _UnknowableError
     if isinstance(value, list | tuple):

@@ -66,7 +66,9 @@ class RecordMode(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run one op."""
-        if func is _DEVICE or self._pauses:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device
+        if self._pauses:
             return func(*args, **(kwargs or {}))
         for kind in types:
             if kind is not FakeTensor and kind is not torch.nn.Parameter:
@@ -140,7 +142,8 @@ class RecordMode(TorchDispatchMode):
         phase = recorder.phase
         in_backward = torch._C._current_graph_task_id() != -1
         recorder.module = module = attribution.module(backward=in_backward)
-        recomputes = in_backward and attribution.in_module
+        # Segments of blocks run again outside any module, but with gradients on.
+        recomputes = in_backward and (attribution.in_module or torch.is_grad_enabled())
         if recomputes != self._recomputes:
             # A checkpoint's recomputation begins or ends: what it leaves behind is saved for backward.
             self._recomputes = recomputes

@@ -35,6 +35,7 @@ class Recorder:
         self.bucket = _TEMPORARIES
         self.stream = 0
         self._filling: int | None = None
+        self._held_back: list[int] | None = None
         self._numbers: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
         self._live: set[int] = set()
 
@@ -79,7 +80,21 @@ class Recorder:
     def free(self, number: int) -> None:
         """Give back what `allocate` answered."""
         self._live.discard(number)
-        self.recording.free(number)
+        if self._held_back is None:
+            self.recording.free(number)
+        else:
+            self._held_back.append(number)
+
+    @contextlib.contextmanager
+    def freeing_in_order(self) -> Iterator[None]:
+        """What dies inside is freed in the order in which it was made."""
+        self._held_back = []
+        try:
+            yield
+        finally:
+            numbers, self._held_back = self._held_back, None
+            for number in sorted(numbers):
+                self.recording.free(number)
 
     def scratch(self, *sizes_bytes: int) -> None:
         """Allocate each size in order, then free them in reverse, as C++ locals of one kernel do."""

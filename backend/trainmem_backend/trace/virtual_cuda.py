@@ -366,6 +366,14 @@ def patched_cuda(mode: VirtualCuda, *, memory: Any = None) -> Iterator[None]:
             if hasattr(owner, "autocast"):
                 stack.enter_context(mock.patch.object(owner, "autocast", _AutocastOnCpu))
         stack.enter_context(mock.patch.object(torch.cuda.amp, "autocast", _CudaAutocast))
+        clear = torch.clear_autocast_cache
+
+        def clear_in_order() -> None:
+            """The cache is a hash table of addresses: on a GPU, too, the order of its end differs every time."""
+            with recorder.freeing_in_order():
+                clear()
+
+        stack.enter_context(mock.patch.object(torch, "clear_autocast_cache", clear_in_order))
         half = {"cuda": torch.float16}
         real_dtype = torch.get_autocast_dtype
         stack.enter_context(
