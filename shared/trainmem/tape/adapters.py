@@ -17,7 +17,15 @@ Weight = tuple[str, Tensor]
 
 
 def lora_linear(
-    tape: Tape, x: Tensor, base: Callable[[], Tensor], a: Weight, b: Weight, rank: str, features: str
+    tape: Tape,
+    x: Tensor,
+    base: Callable[[], Tensor],
+    a: Weight,
+    b: Weight,
+    rank: str,
+    features: str,
+    *,
+    flattens: bool = True,
 ) -> Tensor:
     """base() + B(A(x)) * scaling: the base layer first, the input cast to the adapters' dtype, the sum cast back.
 
@@ -28,14 +36,19 @@ def lora_linear(
     x = tape.cast(x, a[1].itemsize)
     with tape.module("lora_B"):
         result = ops.add(
-            tape, result, ops.scale(tape, ops.linear(tape, _lora_a(tape, x, a, rank), b, features))
+            tape,
+            result,
+            ops.scale(
+                tape,
+                ops.linear(tape, _lora_a(tape, x, a, rank, flattens), b, features, flattens=flattens),
+            ),
         )
     return tape.cast(result, width)
 
 
-def _lora_a(tape: Tape, x: Tensor, a: Weight, rank: str) -> Tensor:
+def _lora_a(tape: Tape, x: Tensor, a: Weight, rank: str, flattens: bool) -> Tensor:
     with tape.module("lora_A"):
-        return ops.linear(tape, x, a, rank)
+        return ops.linear(tape, x, a, rank, flattens=flattens)
 
 
 def base_linear(
@@ -77,7 +90,7 @@ def _four_bit(
     shifted = tape.scratch((four_bit.scales_unpacked, *product), "4-bit scales")
     unpacked = tape.scratch((four_bit.weight_unpacked, *product), "4-bit weight unpacked")
     out = tape.alloc((*x.shape[:-1], features), 2, "4-bit mm")
-    ops.matrix_workspace(tape)
+    ops.matrix_workspace(tape, lt=bias is not None)
     del scales, shifted, unpacked
     if node is not None:
         out.node, out.requires_grad = node, True

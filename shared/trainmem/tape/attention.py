@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from trainmem.tape import kernels, ops
+from trainmem.tape import flash, kernels, ops
 from trainmem.tape.core import BackwardFn, Gradients, Shape, Tape, Tensor
 
 __all__ = ["Kernel", "scaled_dot_product"]
@@ -32,10 +32,11 @@ def scaled_dot_product(
     grouped: bool,
     mask: Tensor | None = None,
     heads_first: bool = False,
+    drops: bool = False,
 ) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention through one kernel.
 
-    ``heads_first``: q and k are contiguous over heads, not viewed from rows of tokens.
+    ``heads_first``: q and k are contiguous over heads, not viewed from rows of tokens. ``drops``: dropout is on.
     """
     if tape.autocast:
         v = tape.cast(v, tape.autocast)
@@ -45,7 +46,7 @@ def scaled_dot_product(
     if kernel == "cudnn":
         return _cudnn(tape, q, k, v, bias)
     if kernel == "flash":
-        return _flash(tape, q, k, v, grouped)
+        return _flash(tape, q, k, v, grouped=grouped, drops=drops)
     if kernel == "efficient":
         return _efficient(tape, q, k, v, bias)
     return _math(tape, q, k, v, heads_first)
@@ -123,7 +124,7 @@ def _fused(
     return out
 
 
-def _flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> Tensor:
+def _flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, grouped: bool, drops: bool) -> Tensor:
     itemsize = q.itemsize
     shapes = (q.shape, k.shape, v.shape)
 
@@ -131,9 +132,7 @@ def _flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> Tensor
         # mha_bwd: row sums and dq's fp32 accumulator are rounded up to 128 queries; grouped heads get dk, dv each
         out: Gradients = [tape.alloc(shape, itemsize, "flash attention backward") for shape in shapes]
         delta = tape.alloc(("b", "heads", "s_round128"), 4, "flash attention row sums")
-        accumulator = tape.alloc(
-            ("b", "s_round128", "heads", "d_round32"), 4, "flash attention dq accumulator"
-        )
+        accumulator = tape.alloc(("b", "s_round128", "heads", "d_flash"), 4, "flash attention dq accumulator")
         expanded = (
             [tape.alloc(QUERY, itemsize, "flash attention expanded dk, dv") for _ in range(2)]
             if grouped
@@ -145,8 +144,13 @@ def _flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> Tensor
     def run(trains: bool) -> tuple[Tensor, ...]:
         out = tape.alloc(QUERY, itemsize, "flash attention")
         stat = tape.alloc(STAT, 4, "attention log-sum-exp")
+        split = []
+        if not drops:
+            split.append(tape.scratch((flash.split_sums,), "flash attention splits"))
+            split.append(tape.scratch((flash.split_outputs,), "flash attention splits"))
         rng = tape.alloc((), 16, "attention seed and offset")
         unused = tape.alloc((), 8, "attention seed and offset")
+        del split
         return (out, stat, rng, unused) if trains else (out,)
 
     return _fused(tape, "flash attention", (q, k, v), (), backward, run)

@@ -104,7 +104,7 @@ class Pending:
         """The gradient as its input wants it."""
         gradient, self.gradient = self.gradient, None
         assert gradient is not None
-        if set(self.inputs) - tape.ones:
+        if self.inputs:
             gradient = sum_to(tape, gradient, self.outputs, self.inputs)
         if gradient.itemsize != self.itemsize:
             gradient = tape.alloc(self.outputs, self.itemsize, "gradient cast")

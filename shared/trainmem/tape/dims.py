@@ -49,7 +49,7 @@ def dimensions(job: TrainingJob, architecture: Architecture) -> dict[str, int]:
         "s_round16": -(-s // 16) * 16,
         "s_round32": -(-s // 32) * 32,
         "s_round128": -(-s // 128) * 128,
-        "d_round32": -(-d // 32) * 32,
+        "d_flash": -(-d // 32) * 32 if d <= 128 else -(-d // 64) * 64,
         "sm_count": chip.sm_count,
         "threads_per_sm": chip.threads_per_sm,
         "grouped_mm_kernel": int(chip.grouped_mm),

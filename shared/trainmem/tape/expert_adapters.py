@@ -83,8 +83,8 @@ class ExpertWeights:
         weight = block.weight(name)[1]
         a, b = block.adapter(f"{name}.lora_A.weight"), block.adapter(f"{name}.lora_B.weight")
         with tape.module(name):
-            left = _of_adapter(tape, b, permuted=True)
             right = _of_adapter(tape, a, permuted=False)
+            left = _of_adapter(tape, b, permuted=True)
             factors = _Factors(weight, tape.cast(left, weight.itemsize), tape.cast(right, weight.itemsize))
             factors.folded(tape)
         return factors

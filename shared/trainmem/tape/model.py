@@ -101,14 +101,22 @@ class Block:
         """Whether the block has this parameter."""
         return name in self.names
 
-    def linear(self, x: Tensor, name: str, features: str, *, conv1d: bool = False) -> Tensor:
-        """A linear layer by its module name (``conv1d``: GPT-2's, stored transposed), with its adapter."""
+    def linear(
+        self, x: Tensor, name: str, features: str, *, conv1d: bool = False, flattens: bool = True
+    ) -> Tensor:
+        """A linear layer by its module name, with its adapter.
+
+        ``conv1d``: GPT-2's, stored transposed. ``flattens``: the input is not rows of tokens already.
+        """
         tape = self.model.tape
         with tape.module(name):
             if not self.adapted(name):
-                return self._base(x, name, features, conv1d)
+                return self._base(x, name, features, conv1d, flattens)
             a, b = self.adapter(f"{name}.lora_A.weight"), self.adapter(f"{name}.lora_B.weight")
-            return lora_linear(tape, x, lambda: self._base(x, name, features, conv1d), a, b, "rank", features)
+            return lora_linear(
+                tape, x, lambda: self._base(x, name, features, conv1d, flattens), a, b, "rank", features,
+                flattens=flattens,
+            )  # fmt: skip
 
     def adapted(self, name: str) -> bool:
         """Whether this layer has a LoRA adapter."""
@@ -125,7 +133,7 @@ class Block:
             self._tensors[name] = tensor
         return full, tensor
 
-    def _base(self, x: Tensor, name: str, features: str, conv1d: bool) -> Tensor:
+    def _base(self, x: Tensor, name: str, features: str, conv1d: bool, flattens: bool) -> Tensor:
         tape, quantization = self.model.tape, self.model.structure.quantization
         bias = self.weight(f"{name}.bias") if self.has(f"{name}.bias") else None
         if conv1d and bias is not None:
@@ -133,7 +141,7 @@ class Block:
         if f"{name}.weight" in self.model.structure.quantized:
             original = self.model.structure.weight_itemsize
             return base_linear(tape, x, f"{name}.weight", features, quantization, bias, original)
-        return ops.linear(tape, x, self.weight(f"{name}.weight"), features, bias)
+        return ops.linear(tape, x, self.weight(f"{name}.weight"), features, bias, flattens=flattens)
 
     def layer_norm(self, x: Tensor, name: str) -> Tensor:
         """A LayerNorm by its module name."""

@@ -91,7 +91,7 @@ def addmm(
         out: Gradients = [None, None, None]
         if needs[1]:
             out[1] = tape.alloc(in_shape, itemsize, "mm (input gradient)")
-            out[1].view = True
+            out[1].view = flattens
             matrix_workspace(tape)
         if needs[2]:
             out[2] = tape.alloc(w_shape, itemsize, "mm (weight gradient)")
@@ -137,7 +137,7 @@ def linear(
             matrix_workspace(tape)
         if needs[0]:
             out[0] = tape.alloc(in_shape, itemsize, "mm (input gradient)")
-            out[0].view = True
+            out[0].view = flattens
             matrix_workspace(tape)
         return out
 

@@ -62,7 +62,8 @@ def divide_by_sum(tape: Tape, x: Tensor) -> Tensor:
         other = tape.alloc(shape, itemsize, "div backward")
         del squared, quotient, negative
         own = tape.alloc(shape, itemsize, "div backward")
-        return [own, Pending(other, sums, shape[-1:], itemsize)]
+        several = tuple(name for name in shape[-1:] if name not in tape.ones)
+        return [own, Pending(other, sums, several, itemsize)]
 
     out = x.alias()
     if tape.wants_grad(x):

@@ -105,8 +105,9 @@ def attention_and_weights(
     ):  # sdpa_attention.use_gqa_in_sdpa: grouped heads are left to the kernel without one only
         k, v = repeat_kv(model, k), repeat_kv(model, v)
         kernel = kernel if kernel == "cudnn" else "efficient"
+    drops = bool(model.drops("attention"))
     out = scaled_dot_product(
-        tape, q, k, v, kernel=kernel, grouped=grouped, mask=mask, heads_first=heads_first
+        tape, q, k, v, kernel=kernel, grouped=grouped, mask=mask, heads_first=heads_first, drops=drops
     )
     if heads_first and kernel in ("cudnn", "flash"):  # their output lies in memory as q does
         out = ops.clone(tape, out)

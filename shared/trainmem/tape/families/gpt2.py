@@ -31,9 +31,8 @@ def _attention(block: Block, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Te
         out, weights = _eager(block, q, k, v, mask)
     else:
         out = attend(model, q, k, v, mask)
-    return ops.dropout(
-        tape, block.linear(out, "attn.c_proj", "h", conv1d=True), model.drops("residual")
-    ), weights
+    out = block.linear(out, "attn.c_proj", "h", conv1d=True)
+    return ops.dropout(tape, out, model.drops("residual")), weights
 
 
 def _heads(block: Block, qkv: Tensor) -> list[Tensor]:
@@ -82,10 +81,23 @@ def _block(block: Block, x: Tensor, mask: Tensor | None, at: Tensor) -> Tensor:
     return hidden
 
 
+def _look_for_padding(model: Model) -> None:
+    """warn_if_padding_and_no_attention_mask: pad_token_id in input_ids[:, [-1, 0]], where that id is set."""
+    if model.structure.task == "sequence_classification":
+        tape = model.tape
+        columns = tape.scratch((16,), "padding check columns")
+        ends = tape.scratch((16, "b"), "padding check")
+        del columns
+        same = tape.scratch((2, "b"), "padding check")
+        found = tape.scratch((1,), "padding check")
+        del same, found, ends
+
+
 def forward(model: Model) -> Tensor:
     """GPT2LMHeadModel.forward with labels."""
     tape, outside = model.tape, model.outside
     ids = token_ids(model)
+    _look_for_padding(model)
     tokens = ops.embedding(tape, ("b", "s"), outside.weight("wte.weight"), "h", ids)
     tokens = wanting_gradients(model, tokens)
     at = positions(tape)

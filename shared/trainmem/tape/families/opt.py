@@ -68,9 +68,9 @@ def _block(block: Block, hidden: Tensor, mask: Tensor | None, at: Tensor) -> Ten
     residual = hidden
     if norm_before:
         hidden = block.layer_norm(hidden, "final_layer_norm")
-    hidden = block.linear(hidden, "fc1", "ff")
+    hidden = block.linear(hidden, "fc1", "ff", flattens=False)
     hidden = activation(model, hidden)
-    hidden = block.linear(hidden, "fc2", "h")
+    hidden = block.linear(hidden, "fc2", "h", flattens=False)
     hidden = ops.dropout(tape, hidden, drops)
     hidden = tape.view(ops.add(tape, residual, hidden), HIDDEN)
     if not norm_before:
