@@ -34,6 +34,17 @@ def _addmm(call: KernelCall) -> Any:
     return result
 
 
+@rule("linear")
+def _linear(call: KernelCall) -> Any:
+    """A linear layer inside a custom op, where nothing splits it into products: mm, or addmm with a bias."""
+    result = call.outputs(call.result())
+    weight, bias = call.args[1], call.argument(2, "bias")
+    _cublas(call)
+    if bias is not None and _runs_in_cublaslt(bias, weight.t(), 1):
+        call.workspace("cublaslt", call.traits.cublaslt_workspace_bytes)
+    return result
+
+
 def _runs_in_cublaslt(bias: torch.Tensor, right: torch.Tensor, beta: Any) -> bool:
     """A one-dimensional bias is fused into the product's epilogue (Blas.cpp, addmm_out_cuda_impl)."""
     return (
