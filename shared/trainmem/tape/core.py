@@ -176,6 +176,7 @@ class Node:
 
 
 _ACCUMULATE_SEQ = 1 << 60
+_LEAF = "leaf"
 
 
 class Tape:
@@ -202,6 +203,8 @@ class Tape:
         self.ones: frozenset[str] = frozenset()
         self.wide_gradients = False
         self.many_rows = False
+        self.leaf: Node | None = None
+        """The node of an activation that was asked for gradients as if it were a parameter."""
         self.graph_attributes: list[Tensor] = []
         """What autograd contexts hold beside saved tensors, until the loss lets go of the graph."""
         self._module = ""
@@ -351,6 +354,13 @@ class Tape:
         else:
             node.saved.append(tensor.alias())
 
+    def end_forward(self) -> None:
+        """What outlives forward, such as a mask that checkpoints hand to their second run, is kept for backward."""
+        freed = {key for kind, key in self.codes if kind == 1}
+        for key, bucket in enumerate(self.bucket_of):
+            if bucket == BUCKET["temporaries"] and key not in freed:
+                self.bucket_of[key] = BUCKET["activations"]
+
     def _mark_saved(self, tensor: Tensor) -> None:
         key = tensor.storage.key if tensor.storage is not None else -1
         if key >= 0 and self.bucket_of[key] == BUCKET["temporaries"]:
@@ -419,15 +429,22 @@ class Tape:
         if cacheable and name in self._cast_cache:
             return self._cast_cache[name]
         with self.filling("cast_cache" if weight.storage is None else "temporaries"):
-            out = self.cast(weight, itemsize)
+            out = self._copied(weight, itemsize)
         if cacheable:
             self._cast_cache[name] = out
         return out
 
     def cast(self, tensor: Tensor, itemsize: int) -> Tensor:
-        """A copy in another dtype; its gradient is cast back."""
+        """A copy in another dtype; its gradient is cast back. Autocast keeps the one of the graph's leaf."""
         if tensor.itemsize == itemsize:
             return tensor
+        if self.leaf is None or tensor.node is not self.leaf or itemsize != self.autocast:
+            return self._copied(tensor, itemsize)
+        if _LEAF not in self._cast_cache:
+            self._cast_cache[_LEAF] = self._copied(tensor, itemsize)
+        return self._cast_cache[_LEAF]
+
+    def _copied(self, tensor: Tensor, itemsize: int) -> Tensor:
         back = tensor.itemsize
 
         def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:

@@ -127,6 +127,7 @@ def compiled(structure: Structure) -> Program:
     if structure.scaled_loss:
         with tape.filling("logits"):
             loss = ops.scale(tape, loss, "loss / accumulation")
+    tape.end_forward()
     tape.boundary(("backward", structure.units))
     tape.block = structure.units
     if structure.loss_scaling:

@@ -179,7 +179,8 @@ def wanting_gradients(model: Model, embedded: Tensor) -> Tensor:
     if model.structure.input_gradients and not embedded.requires_grad:
         node = model.tape.node("input gradients", [], _drop)
         node.saved.append(embedded.alias())
-        embedded.node, embedded.requires_grad = node, True
+        model.tape.leaf = embedded.node = node
+        embedded.requires_grad = True
     return embedded
 
 
