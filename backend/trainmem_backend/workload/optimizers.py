@@ -36,6 +36,11 @@ class Chained:
         """The states of all of them."""
         return {key: value for optimizer in self.optimizers for key, value in optimizer.state.items()}
 
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of all of them, whose gradients a loss scaler unscales."""
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
     def step(self) -> None:
         """Step each in turn."""
         for optimizer in self.optimizers:
