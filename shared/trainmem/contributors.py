@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from dataclasses import dataclass
 
+from trainmem.buckets import BUCKETS, Bucket
 from trainmem.instant import short_op
 from trainmem.recording import Counters, Recording
 
 __all__ = ["Contributor", "contributors"]
 
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+
 
 @dataclass(frozen=True, slots=True)
 class Contributor:
-    """Bytes that one op of one module holds at an instant."""
+    """Bytes that one op of one module holds at an instant.
+
+    ``module`` has ``*`` for the numbers of repeated blocks, ``modules`` is how many there are; outside any
+    module it is empty.
+    """
 
     module: str
     op: str
+    bucket: Bucket
     size_bytes: int
+    modules: int = 1
 
 
 def contributors(recording: Recording, result: Counters, event: int, most: int = 10) -> list[Contributor]:
@@ -30,7 +39,19 @@ def contributors(recording: Recording, result: Counters, event: int, most: int =
             number += 1
         else:
             del live[~value]
-    totals: Counter[tuple[str, str]] = Counter()
+    totals: dict[tuple[str, str, int], int] = {}
+    modules: dict[tuple[str, str, int], set[str]] = {}
     for allocation, size in live.items():
-        totals[recording.module_of[allocation], short_op(recording.op_of[allocation])] += size
-    return [Contributor(module, op, size) for (module, op), size in totals.most_common(most)]
+        module = recording.module_of[allocation]
+        key = (
+            _NUMBER.sub("*", module),
+            short_op(recording.op_of[allocation]),
+            recording.bucket_of[allocation],
+        )
+        totals[key] = totals.get(key, 0) + size
+        modules.setdefault(key, set()).add(module)
+    largest = sorted(totals, key=lambda key: -totals[key])[:most]
+    return [
+        Contributor(module, op, BUCKETS[bucket], totals[module, op, bucket], len(modules[module, op, bucket]))
+        for module, op, bucket in largest
+    ]

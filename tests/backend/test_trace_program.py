@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def traced(script: Path, *arguments: str, steps: int = 2) -> StepFigures:
-    recording, _ = trace_script(script, list(arguments), steps=steps)
+    recording = trace_script(script, list(arguments), steps=steps)
     assert [mark.step for mark in recording.marks if mark.phase == "optimizer"] == list(range(1, steps + 1))
     return read_step(recording, counters(recording), steps)
 
@@ -36,7 +36,7 @@ def test_each_habit_shows_its_cost() -> None:
 
 @pytest.mark.parametrize(("model", "parameters"), [("vit", 85_806_346), ("resnet", 23_528_522)])
 def test_models_that_are_no_language_models(model: str, parameters: int) -> None:
-    recording, _ = trace_script(EXAMPLES / "vision.py", ["--model", model, "--batch", "2"], steps=2)
+    recording = trace_script(EXAMPLES / "vision.py", ["--model", model, "--batch", "2"], steps=2)
     step = read_step(recording, counters(recording), 2)
     assert recording.parameters == parameters
     assert step.buckets_at_peak["weights"] >= 4 * parameters
@@ -78,7 +78,7 @@ def test_gradients_of_two_forwards_add_up_in_one_step(tmp_path: Path) -> None:
         "    optimizer.step()\n"
         "    optimizer.zero_grad()\n"
     )
-    recording, _ = trace_script(script(tmp_path, body), [], steps=1)
+    recording = trace_script(script(tmp_path, body), [], steps=1)
     marks = [(mark.phase, mark.micro) for mark in recording.marks if mark.step == 1]
     assert marks[:4] == [("forward", 0), ("backward", 0), ("forward", 1), ("backward", 1)]
 

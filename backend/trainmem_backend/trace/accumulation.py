@@ -10,6 +10,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainmem_backend.trace.errors import TraceError
+
 __all__ = ["ADD", "ENGINE_CODE", "adds_in_place", "last_reference"]
 
 ADD = torch.ops.aten.add.Tensor
@@ -52,7 +54,7 @@ def last_reference() -> tuple[int, int]:
         shared = leaf * 1
         (shared * 2 + shared * 3).sum().backward()
     if not probe.seen:
-        raise RuntimeError(
+        raise TraceError(
             f"torch {torch.__version__}: the autograd engine's additions are not visible to a dispatch mode"
         )
     return probe.seen[0]

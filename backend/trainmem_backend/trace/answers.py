@@ -2,42 +2,55 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.multiprocessing.reductions import StorageWeakRef
 
 __all__ = ["Answers"]
 
-_ALL = {torch.ops.aten.all.default, torch.ops.aten.all.dim}
-_SUM = torch.ops.aten.sum.default
-_EQUALS = torch.ops.aten.eq.Scalar
-_SCALE = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
+_aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """What a storage's elements are taken to add up to; ``reference`` keeps its address from being used again.
+
+    ``classes`` is how many different values they have, 0 where that is not known.
+    """
+
+    reference: StorageWeakRef
+    total: int
+    count: int
+    classes: int = 0
+
+    def at(self, position: int) -> int:
+        """One element: the total is shared out evenly, in whole numbers."""
+        return (position + 1) * self.total // self.count - position * self.total // self.count
 
 
 class Answers:
     """Harmless values for tensors that have none.
 
-    1 for numbers, False for bools, but True for `all` and for "as many as there are" (masks are taken to hide
-    nothing), and 0 for the flag of a gradient scaler that overflowed.
+    Alone, a number is 1 and a bool False. What is counted is taken to be all there: masks hide nothing, so
+    `all` is True, as many are chosen as there are, and integers add up to how many they are. What is routed to
+    one of several places, as tokens to experts, goes to each of them equally often. A gradient scaler's flag
+    says that nothing overflowed.
     """
 
     def __init__(self) -> None:
         self.asked = 0
-        self._true: set[int] = set()
-        self._zero: set[int] = set()
-        self._counts: dict[int, int] = {}
+        self._known: dict[int, _Values] = {}
 
     def saw(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
-        """Remember results whose harmless value is not the usual one."""
-        if func in _ALL:
-            self._true.add(_key(result))
-        elif func is _SUM and not args[0].is_floating_point():
-            self._counts[_key(result)] = args[0].numel()
-        elif func is _EQUALS and self._counts.get(_key(args[0])) == args[1]:
-            self._true.add(_key(result))
-        elif func is _SCALE:
-            self._zero.add(_key(args[1]))
+        """Remember results whose values follow from what is taken as given."""
+        note = _NOTES.get(func)
+        if note is not None:
+            note(self, args, result)
 
     def item(self, tensor: torch.Tensor) -> Any:
         """The value of a one-element tensor."""
@@ -45,13 +58,114 @@ class Answers:
             with unset_fake_temporarily():
                 return tensor.item()
         self.asked += 1
-        key = _key(tensor)
+        known = self._of(tensor)
+        value = (
+            int(tensor.dtype is not torch.bool) if known is None else known.at(int(tensor.storage_offset()))
+        )
         if tensor.dtype is torch.bool:
-            return key in self._true
-        value = 0 if key in self._zero else 1
-        return value if not tensor.dtype.is_floating_point else float(value)
+            return bool(value)
+        return float(value) if tensor.dtype.is_floating_point else value
+
+    def values(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A real tensor in the place of a fake one; all elements share one value unless more is known.
+
+        No mode may be active.
+        """
+        self.asked += 1
+        known, usual = self._of(tensor), int(tensor.dtype is not torch.bool)
+        if known is None or known.classes or not tensor.is_contiguous():
+            return torch.full((), usual, dtype=tensor.dtype).expand(tuple(tensor.shape))
+        start = int(tensor.storage_offset())
+        each = [known.at(start + position) for position in range(tensor.numel())]
+        return torch.tensor(each, dtype=tensor.dtype).view(tuple(tensor.shape))
+
+    def sum(self, tensor: torch.Tensor) -> int:
+        """What its elements add up to: how many of a mask are true."""
+        known = self._of(tensor)
+        if known is None or not known.count:
+            return tensor.numel()
+        return -(-known.total * tensor.numel() // known.count)
+
+    def chosen(self, mask: torch.Tensor) -> int:
+        """How many elements of ``mask`` the program finds to be true."""
+        self.asked += 1
+        return min(mask.numel(), self.sum(mask))
+
+    def _of(self, tensor: torch.Tensor) -> _Values | None:
+        return self._known.get(_key(tensor))
+
+    def _set(self, tensor: torch.Tensor, total: int, classes: int = 0) -> None:
+        storage = tensor.untyped_storage()
+        self._known[storage._cdata] = _Values(StorageWeakRef(storage), total, tensor.numel(), classes)
 
 
 def _key(tensor: torch.Tensor) -> int:
     key: int = tensor.untyped_storage()._cdata
     return key
+
+
+def _all(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
+    answers._set(result, result.numel())
+
+
+def _sum(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
+    if not args[0].is_floating_point():
+        answers._set(result, answers.sum(args[0]))
+
+
+def _no_overflow(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
+    answers._set(args[1], 0)
+
+
+def _ones_scattered(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
+    answers._set(result, min(args[2].numel(), result.numel()))
+
+
+def _counted(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
+    answers._set(result, args[0].numel())
+
+
+def _cast(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
+    known = answers._of(args[0])
+    if known is not None and isinstance(result, FakeTensor):
+        answers._set(result, answers.sum(args[0]), known.classes)
+
+
+def _routed(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
+    dim = args[2] if len(args) > 2 else -1
+    # their values are of no use, only that they are one of so many
+    answers._set(result[1], result[1].numel(), classes=args[0].shape[dim])
+
+
+def _compared(compare: Callable[[Any, Any], bool]) -> Callable[[Answers, tuple[Any, ...], Any], None]:
+    def note(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
+        known = answers._of(args[0])
+        if known is None or not known.count:
+            return
+        if known.classes:
+            if compare is operator.eq:
+                answers._set(result, -(-result.numel() // known.classes))
+        else:
+            answers._set(result, result.numel() if compare(known.total / known.count, args[1]) else 0)
+
+    return note
+
+
+_NOTES: dict[Any, Callable[[Answers, tuple[Any, ...], Any], None]] = {
+    _aten.all.default: _all,
+    _aten.all.dim: _all,
+    _aten._is_all_true.default: _all,
+    _aten.sum.default: _sum,
+    _aten.sum.dim_IntList: _sum,
+    _aten.bincount.default: _counted,
+    _aten.histc.default: _counted,
+    _aten.scatter.value: _ones_scattered,
+    _aten.scatter_.value: _ones_scattered,
+    _aten._to_copy.default: _cast,
+    _aten.topk.default: _routed,
+    _aten._amp_foreach_non_finite_check_and_unscale_.default: _no_overflow,
+    **{
+        getattr(_aten, name).Scalar: _compared(getattr(operator, name))
+        for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    },
+}

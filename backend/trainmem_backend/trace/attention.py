@@ -28,11 +28,13 @@ def choose_kernel(
 ) -> str:
     """ "cudnn", "flash", "efficient" or "math": the first in the GPU's order whose conditions hold.
 
-    The conditions are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp.
+    The conditions are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp; the program may have
+    switched kernels off (`torch.nn.attention.sdpa_kernel`).
     """
     for kernel in traits.attention_order:
-        if kernel == "math" or _CONDITIONS[kernel](
-            traits, query, key, value, mask, dropout, is_causal, enable_gqa
+        if kernel == "math" or (
+            _ENABLED[kernel]()
+            and _CONDITIONS[kernel](traits, query, key, value, mask, dropout, is_causal, enable_gqa)
         ):
             return kernel
     return "math"
@@ -116,6 +118,11 @@ def _efficient(
     )
 
 
+_ENABLED: dict[str, Callable[[], bool]] = {
+    "cudnn": torch.backends.cuda.cudnn_sdp_enabled,
+    "flash": torch.backends.cuda.flash_sdp_enabled,
+    "efficient": torch.backends.cuda.mem_efficient_sdp_enabled,
+}
 _CONDITIONS = {"cudnn": _cudnn, "flash": _flash, "efficient": _efficient}
 
 

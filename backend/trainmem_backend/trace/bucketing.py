@@ -27,6 +27,7 @@ class Bucketing:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self._since = 0
+        self._owners: dict[int, str] = {}
 
     def start(self) -> None:
         """A phase, or a recomputation inside backward, begins."""
@@ -49,15 +50,17 @@ class Bucketing:
         """What was made since `start` and still lives is the optimizer's."""
         self._move_new(_STATE)
 
-    def _move(self, tensors: Iterable[Any], bucket: int) -> None:
+    def _move(self, tensors: Iterable[tuple[Any, str]], bucket: int) -> None:
         recorder = self.recorder
-        for tensor in tensors:
+        for tensor, owner in tensors:
             if isinstance(tensor, FakeTensor):
                 number = recorder.number_of(tensor)
                 if number >= 0:
                     recorder.recording.bucket_of[number] = bucket
+                    if owner and not recorder.recording.module_of[number]:
+                        recorder.recording.module_of[number] = owner
             elif type(tensor).__name__ == "DTensor":
-                self._move([tensor._local_tensor], bucket)
+                self._move([(tensor._local_tensor, owner)], bucket)
 
     def weights(self, model: torch.nn.Module) -> None:
         """Everything loaded so far is the model."""
@@ -65,12 +68,16 @@ class Bucketing:
         for number in recorder.live_numbers():
             if recorder.recording.bucket_of[number] == _TEMPORARIES:
                 recorder.recording.bucket_of[number] = _WEIGHTS
-        self._move([*model.parameters(), *model.buffers()], _WEIGHTS)
+        for path, module in model.named_modules():
+            own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+            self._owners.update({id(tensor): path for tensor in own})
+            self._move(((tensor, path) for tensor in own), _WEIGHTS)
 
     def masters(self, parameters: Iterable[torch.Tensor]) -> None:
         """Copies of the weights that the optimizer updates."""
-        self._move(parameters, _MASTERS)
+        self._move(((parameter, "") for parameter in parameters), _MASTERS)
 
     def gradients(self, parameters: Iterable[torch.Tensor]) -> None:
         """The parameters' gradients as they are now."""
-        self._move((parameter.grad for parameter in parameters), _GRADIENTS)
+        owners = self._owners
+        self._move(((p.grad, owners.get(id(p), "")) for p in parameters), _GRADIENTS)

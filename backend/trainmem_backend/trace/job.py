@@ -8,6 +8,7 @@ from typing import Any
 
 from trainmem.job import JobError, TrainingJob
 from trainmem.recording import Phase, Recording
+from trainmem_backend.trace.errors import TraceError, what_failed
 from trainmem_backend.trace.gpu import gpu_traits
 from trainmem_backend.trace.libraries import load_libraries, quiet_libraries
 from trainmem_backend.trace.repetition import append_copy, begin
@@ -32,14 +33,20 @@ def trace(
 ) -> Recording:
     """Record the job's first steps: the real model, autograd and optimizer on fake tensors.
 
-    ``repeat`` False runs every step and micro batch instead of writing those that repeat down again.
+    ``repeat`` False runs every step and micro batch instead of writing those that repeat down again. Raises
+    `JobError` for a job that cannot be, and `TraceError` where the model's own code fails.
     """
     with quiet_libraries():
         load_libraries(job)
         try:
-            return _traced(job, steps, repeat, progress or _silent)
-        except _DoesNotRepeatError:
-            return _traced(job, steps, False, progress or _silent)
+            try:
+                return _traced(job, steps, repeat, progress or _silent)
+            except _DoesNotRepeatError:
+                return _traced(job, steps, False, progress or _silent)
+        except (JobError, TraceError):
+            raise
+        except Exception as error:
+            raise TraceError(what_failed(error)) from error
 
 
 def _traced(job: TrainingJob, steps: int, repeat: bool, progress: Progress) -> Recording:

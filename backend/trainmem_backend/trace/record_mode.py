@@ -11,8 +11,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainmem_backend.trace import answers
 from trainmem_backend.trace.accumulation import ADD, ENGINE_CODE, adds_in_place
+from trainmem_backend.trace.answers import Answers
 from trainmem_backend.trace.attribution import Attribution, op_label
 from trainmem_backend.trace.bucketing import Bucketing
 from trainmem_backend.trace.fakes import FakeKernels
@@ -44,7 +44,7 @@ class RecordMode(TorchDispatchMode):
         self.placement: str | None = None
         self.workspaces: set[tuple[str, bool]] = set()
         self.fakes = FakeKernels(fake_mode)
-        self.answers = answers.Answers()
+        self.answers = Answers()
         self.attribution = Attribution()
         self.bucketing = Bucketing(recorder)
         self._recomputes = False
@@ -164,7 +164,9 @@ class RecordMode(TorchDispatchMode):
     ) -> Any:
         """Small host tensors are real; large ones only have a shape."""
         if any_fake or (not any_tensor and _is_large(func, args, kwargs)):
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            self.answers.saw(func, args, result)
+            return result
         with unset_fake_temporarily():
             return func(*args, **kwargs)
 

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from trainmem.buckets import BUCKETS
-from trainmem.recording import Phase, Recording
+from trainmem.recording import Mark, Phase, Recording
 
 __all__ = ["BUCKET_INDEX", "Recorder"]
 
@@ -39,10 +39,17 @@ class Recorder:
         self._numbers: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
         self._live: set[int] = set()
 
-    def mark(self, step: int, phase: Phase, micro: int = 0) -> None:
-        """A phase of a step begins."""
+    def mark(self, step: int, phase: Phase, micro: int = 0, *, event: int | None = None) -> None:
+        """A phase of a step begins; with ``event``, it began before that event."""
         self.step, self.phase = step, phase
-        self.recording.mark(step, phase, micro)
+        self.recording.marks.append(
+            Mark(len(self.recording.events) if event is None else event, step, phase, micro)
+        )
+
+    def note(self, text: str) -> None:
+        """What a reader of the recording should know."""
+        if text not in self.recording.notes:
+            self.recording.notes.append(text)
 
     def empty_cache(self) -> None:
         """The program calls ``torch.cuda.empty_cache``."""

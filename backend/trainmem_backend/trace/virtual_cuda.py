@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -17,11 +18,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
+from torch.utils._python_dispatch import _disable_current_modes
 
 from trainmem_backend.trace.record_mode import RecordMode
 from trainmem_backend.trace.recorder import Recorder
 
-__all__ = ["VirtualCuda", "patched_cuda"]
+__all__ = ["VirtualCuda", "memory_answers", "patched_cuda"]
 
 _CUDA = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
@@ -66,6 +68,8 @@ class VirtualCuda(TorchFunctionMode):
             torch.Tensor.pin_memory: self._same,
             torch.Tensor.record_stream: self._nothing,
             torch.Tensor.data_ptr: self._data_ptr,
+            torch.Tensor.numpy: self._values,
+            torch.Tensor.tolist: self._values,
         }
         for factory in factories:
             self._handlers[factory] = self._factory
@@ -109,6 +113,13 @@ class VirtualCuda(TorchFunctionMode):
 
     def _data_ptr(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         return 0 if isinstance(args[0], FakeTensor) else func(*args)
+
+    def _values(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor = args[0]
+        with _disable_current_modes():
+            if isinstance(tensor, FakeTensor):
+                tensor = self.record_mode.answers.values(tensor)
+            return func(tensor, *args[1:], **kwargs)
 
     def _same(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return args[0]
@@ -279,6 +290,22 @@ class _CudaAutocast(_AutocastOnCpu):
         super().__init__("cuda", enabled=enabled, dtype=dtype, cache_enabled=cache_enabled)
 
 
+def _replace(stack: contextlib.ExitStack, modules: Sequence[Any], values: dict[str, Any]) -> None:
+    for module in modules:
+        for name, value in values.items():
+            if hasattr(module, name):
+                stack.enter_context(mock.patch.object(module, name, value))
+
+
+@contextlib.contextmanager
+def memory_answers(functions: dict[str, Callable[..., Any]]) -> Iterator[None]:
+    """Memory queries of `torch.cuda` and `torch.accelerator` are answered by ``functions`` inside."""
+    with contextlib.ExitStack() as stack:
+        modules = (torch.cuda, torch.cuda.memory, torch.accelerator, torch.accelerator.memory)
+        _replace(stack, modules, functions)
+        yield
+
+
 def _aimed_at_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     def redirected(device_type: Any = "cpu", *rest: Any) -> Any:
         return function("cpu" if device_type == "cuda" else device_type, *rest)
@@ -287,12 +314,13 @@ def _aimed_at_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def patched_cuda(mode: VirtualCuda, *, memory: Any = None) -> Iterator[None]:
+def patched_cuda(mode: VirtualCuda) -> Iterator[None]:
     """`torch.cuda` and autocast answer for the virtual device inside."""
     record_mode, own_device = mode.record_mode, FakeTensor.__dict__["device"].fget
     recorder, traits = record_mode.recorder, record_mode.traits
     streams = _Streams(recorder)
-    properties = mock.NonCallableMock(
+    properties = SimpleNamespace(
+        name=traits.name,
         total_memory=traits.total_bytes,
         major=traits.capability[0],
         minor=traits.capability[1],
@@ -300,7 +328,6 @@ def patched_cuda(mode: VirtualCuda, *, memory: Any = None) -> Iterator[None]:
         max_threads_per_multi_processor=traits.threads_per_multiprocessor,
         is_integrated=int(traits.is_integrated),
     )
-    properties.name = traits.name
 
     def nothing(*args: Any, **kwargs: Any) -> None:
         return None
@@ -338,9 +365,21 @@ def patched_cuda(mode: VirtualCuda, *, memory: Any = None) -> Iterator[None]:
         "default_stream": streams.default,
         "device": lambda *a: _Stream(),
         "device_of": lambda *a: _Stream(),
+        "_record_memory_history": nothing,
+        "_dump_snapshot": nothing,
     }
-    if memory is not None:
-        cuda |= memory
+    accelerator: dict[str, Any] = {
+        "is_available": lambda: True,
+        "current_accelerator": lambda *a, **k: torch.device("cuda"),
+        "device_count": lambda: 1,
+        "current_device_index": zero,
+        "current_device_idx": zero,
+        "set_device_index": nothing,
+        "set_device_idx": nothing,
+        "synchronize": nothing,
+        "empty_cache": recorder.empty_cache,
+        "current_stream": streams.current,
+    }
 
     def device(tensor: FakeTensor) -> Any:
         """What Python reads; inside an op PyTorch must see the device it computes on."""
@@ -358,9 +397,8 @@ def patched_cuda(mode: VirtualCuda, *, memory: Any = None) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(torch.autograd, "_engine_run_backward", backward))
         stack.enter_context(mock.patch.object(FakeTensor, "device", property(device)))
-        for name, value in cuda.items():
-            if hasattr(torch.cuda, name):
-                stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        _replace(stack, (torch.cuda, torch.cuda.memory), cuda)
+        _replace(stack, (torch.accelerator, torch.accelerator.memory), accelerator)
         amp = torch.amp.autocast_mode
         for owner in (torch, torch.amp, amp):
             if hasattr(owner, "autocast"):

@@ -61,7 +61,7 @@ def _from_config(job: TrainingJob, config: Mapping[str, Any], device: str) -> to
     if job.task == "sequence_classification":
         auto = AutoModelForSequenceClassification
         hf_config.num_labels = _LABELS
-        if hf_config.pad_token_id is None:
+        if getattr(hf_config, "pad_token_id", None) is None:
             # Decoders pool the last token that is not padding; without an id only batches of one are allowed.
             hf_config.pad_token_id = 0
     if type(hf_config) not in auto._model_mapping:

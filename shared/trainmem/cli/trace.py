@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmem.buckets import BUCKETS
+from trainmem.cli.bar import progress_bar
 from trainmem.cli.jobs import add_job_arguments, job_from_arguments
 from trainmem.contributors import contributors
 from trainmem.device import device
@@ -39,37 +40,30 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"steps: {args.steps} is not a whole number from 1 to 100")
     if (args.script is None) == (args.model is None):
         raise ValueError("give a training script or --model, one of the two")
-    recording, asked, optimizer = _recorded(args)
+    job = job_from_arguments(args) if args.script is None else None
+    if job is None and not args.script.is_file():
+        raise ValueError(f"script: {args.script.name} is not a file")
+    name = device(job.device if job is not None else args.device or "h200").name
+    # only here: importing torch and transformers takes seconds, a wrong flag is said at once
+    from trainmem_backend.trace import trace, trace_script, versions
+
+    with progress_bar("tracing") as progress:
+        if job is not None:
+            recording = trace(job, steps=args.steps, progress=progress)
+        else:
+            recording = trace_script(
+                args.script, args.arguments, device=name, steps=args.steps, progress=progress
+            )
     result = counters(recording)
     steps = max(mark.step for mark in recording.marks if mark.phase == "optimizer")
     if args.json:
-        print(json.dumps(_as_json(recording, result, steps)))
+        print(json.dumps(_as_json(recording, result, steps, versions())))
         return 0
-    _report(recording, result, steps, optimizer)
-    if asked:
-        print(f"note: {asked} values were asked for (such as loss.item()) and answered with a harmless one")
-    return 0
-
-
-def _recorded(args: argparse.Namespace) -> tuple[Recording, int, str]:
-    """The recording, how many values the program asked for, and the optimizer's name."""
-    from trainmem_backend.trace import trace
-    from trainmem_backend.trace.errors import TraceError
-    from trainmem_backend.trace.program import trace_script, versions
-
     print(f"traced on {versions()}", file=sys.stderr)
-    try:
-        if args.script is None:
-            job = job_from_arguments(args)
-            device(job.device)
-            return trace(job, steps=args.steps), 0, job.optimizer
-        if not args.script.is_file():
-            raise ValueError(f"script: {args.script.name} is not a file")
-        name = device(args.device).name if args.device else "h200"
-        recording, asked = trace_script(args.script, args.arguments, device=name, steps=args.steps)
-        return recording, asked, "optimizer"
-    except TraceError as error:
-        raise ValueError(str(error)) from error
+    _report(recording, result, steps, "optimizer" if job is None else job.optimizer)
+    for note in (*recording.warnings, *recording.notes):
+        print(f"note: {note}")
+    return 0
 
 
 def _report(recording: Recording, result: Counters, steps: int, optimizer: str) -> None:
@@ -94,13 +88,16 @@ def _report(recording: Recording, result: Counters, steps: int, optimizer: str) 
         print(f"  {name.removesuffix('_bytes').replace('_', ' '):<16}  {size / (1 << 30):>9.3f} GiB")
     print("\nlargest at the peak")
     for one in contributors(recording, result, steady.peak_event):
-        print(f"  {one.size_bytes / (1 << 30):>9.3f} GiB  {one.module or 'the program'}: {one.op}")
+        where = f"{one.module}: {one.op}" if one.module else one.op
+        times = f" x{one.modules}" if one.modules > 1 else ""
+        print(f"  {one.size_bytes / (1 << 30):>9.3f} GiB  {one.bucket:<16}  {where}{times}")
 
 
-def _as_json(recording: Recording, result: Counters, steps: int) -> dict[str, Any]:
+def _as_json(recording: Recording, result: Counters, steps: int, versions: str) -> dict[str, Any]:
     steady = read_step(recording, result, steps)
     return {
         "schema": "trainmem.trace/1",
+        "traced_on": versions,
         "parameters": recording.parameters,
         "trainable_parameters": recording.trainable_parameters,
         "peak_allocated_bytes": steady.peak_allocated_bytes,
@@ -111,8 +108,15 @@ def _as_json(recording: Recording, result: Counters, steps: int) -> dict[str, An
         "buckets_at_peak": steady.buckets_at_peak,
         "phases": steady.phases,
         "steps": [read_step(recording, result, step).peak_allocated_bytes for step in range(1, steps + 1)],
+        "notes": [*recording.warnings, *recording.notes],
         "contributors": [
-            {"module": one.module, "op": one.op, "bytes": one.size_bytes}
+            {
+                "module": one.module,
+                "modules": one.modules,
+                "op": one.op,
+                "bucket": one.bucket,
+                "bytes": one.size_bytes,
+            }
             for one in contributors(recording, result, steady.peak_event)
         ],
     }

@@ -2,12 +2,14 @@
 
 from trainmem_backend.trace.kernels import (
     attention,
+    convolution,
     embedding,
     indexing,
     matmul,
     normalization,
     pointwise,
     reductions,
+    selection,
     sharding,
 )
 from trainmem_backend.trace.kernels.registry import KernelCall, rule_for
@@ -15,6 +17,7 @@ from trainmem_backend.trace.kernels.registry import KernelCall, rule_for
 __all__ = [
     "KernelCall",
     "attention",
+    "convolution",
     "embedding",
     "indexing",
     "matmul",
@@ -22,5 +25,6 @@ __all__ = [
     "pointwise",
     "reductions",
     "rule_for",
+    "selection",
     "sharding",
 ]

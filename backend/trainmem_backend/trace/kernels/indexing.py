@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from trainmem_backend.trace.kernels.cub import radix_sort_bytes
 from trainmem_backend.trace.kernels.registry import KernelCall, rule
+from trainmem_backend.trace.kernels.selection import replace_masks
 
 __all__: list[str] = []
 
 _LARGEST_BLOCK_SORT = 4096
 
 
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
 @rule("index.Tensor")
 def _index(call: KernelCall) -> Any:
-    """Several index tensors must agree in strides, or each is made contiguous (TensorAdvancedIndexing.cpp)."""
-    result = call.result()
+    """Indices on the host are copied over, and several must agree in strides, or each is made contiguous.
+
+    ATen/native/TensorAdvancedIndexing.cpp, make_info.
+    """
     recorder = call.recorder
+    if _has_masks(call.args[1]):
+        call.args = (call.args[0], replace_masks(call, call.args[1]))
+    result = call.result()
     indices = [index for index in call.args[1] if index is not None]
-    copies = []
+    copies = [recorder.allocate(_bytes(index)) for index in indices if not recorder.is_device(index)]
     if len(indices) > 1:
         expanded = torch.broadcast_tensors(*indices)
         if len({index.stride() for index in expanded}) > 1:
-            copies = [
-                recorder.allocate(index.numel() * index.element_size())
-                for index in expanded
-                if not index.is_contiguous()
-            ]
+            copies += [recorder.allocate(_bytes(index)) for index in expanded if not index.is_contiguous()]
     call.outputs(result)
     for number in reversed(copies):
         recorder.free(number)
@@ -38,10 +45,14 @@ def _index(call: KernelCall) -> Any:
 @rule("index_put.default", "index_put_.default", "_index_put_impl_", "_unsafe_index_put")
 def _index_put(call: KernelCall) -> Any:
     """Adding at indices sorts them first (index_put_with_sort_kernel in Indexing.cu)."""
-    target = call.args[0]
+    target, indices, value = call.args[:3]
     result = call.written_into_zeros(call.result(), target)
-    if call.argument(3, "accumulate", False):
-        _sort_for_addition(call, target)
+    accumulate = call.argument(3, "accumulate", False)
+    if _has_masks(indices) and (accumulate or value.numel() > 1):
+        # one value where nothing adds up is a masked fill instead
+        indices = replace_masks(call, indices)
+    if accumulate:
+        _sort_for_addition(call, target, indices)
     return result
 
 
@@ -51,11 +62,13 @@ def _scatter(call: KernelCall) -> Any:
     return call.written_into_zeros(call.result(), call.args[0])
 
 
-def _sort_for_addition(call: KernelCall, target: torch.Tensor) -> None:
+def _has_masks(indices: Sequence[torch.Tensor | None]) -> bool:
+    return any(index is not None and index.dtype is torch.bool for index in indices)
+
+
+def _sort_for_addition(call: KernelCall, target: torch.Tensor, places: Sequence[torch.Tensor | None]) -> None:
     recorder = call.recorder
-    indices = [index for index in call.args[1] if index is not None and index.dtype is not torch.bool]
-    if not indices:
-        return
+    indices = [index for index in places if index is not None]
     count = torch.broadcast_shapes(*(index.shape for index in indices)).numel()
     linear = -1
     for _ in indices:
@@ -65,7 +78,7 @@ def _sort_for_addition(call: KernelCall, target: torch.Tensor) -> None:
         recorder.free(linear)
         linear = product
     rows = 1
-    for index, size in zip(call.args[1], target.shape, strict=False):
+    for index, size in zip(places, target.shape, strict=False):
         rows *= size if index is not None else 1
     ordered, original, positions = (recorder.allocate(8 * count) for _ in range(3))
     recorder.scratch(radix_sort_bytes(count, 8, 8, bits=max(1, rows.bit_length())))

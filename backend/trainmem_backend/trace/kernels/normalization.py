@@ -10,9 +10,15 @@ from trainmem_backend.trace.kernels.registry import KernelCall, rule
 __all__: list[str] = []
 
 
-@rule("native_layer_norm", "native_group_norm", "_fused_rms_norm")
+@rule(
+    "native_layer_norm",
+    "native_group_norm",
+    "_fused_rms_norm",
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+)
 def _statistics_in_fp32(call: KernelCall) -> Any:
-    """Mean and reciprocal deviation are fp32 whatever the input is (layer_norm_kernel.cu)."""
+    """Mean and reciprocal deviation are fp32 whatever the input is (layer_norm_kernel.cu, Normalization.cuh)."""
     result = call.result()
     call.recorder.watch(result[0])
     for statistic in result[1:]:

@@ -206,3 +206,22 @@ def _vector_norm(call: KernelCall) -> Any:
 @rule("norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype")
 def _norm(call: KernelCall) -> Any:
     return _reduce(call, call.argument(2, "dim"))
+
+
+_FOREACH_CHUNK = 65536
+
+
+@rule("_foreach_norm.Scalar")
+def _foreach_norm(call: KernelCall) -> Any:
+    """Partial sums of every chunk of 65,536 elements, then one tensor a norm (ForeachReduceOp.cu).
+
+    Every tensor gets room for as many partial sums as the largest one has.
+    """
+    tensors = call.args[0]
+    result = call.result()
+    chunks = max(_ceil_div(tensor.numel(), _FOREACH_CHUNK) for tensor in tensors)
+    partial_bytes = max(4, result[0].element_size())
+    partials = call.recorder.allocate(len(tensors) * chunks * partial_bytes)
+    call.outputs(result)
+    call.recorder.free(partials)
+    return result

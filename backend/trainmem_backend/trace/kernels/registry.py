@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
+from trainmem_backend.trace.answers import Answers
 from trainmem_backend.trace.fakes import FakeKernels
 from trainmem_backend.trace.gpu import GpuTraits
 from trainmem_backend.trace.recorder import Recorder
@@ -32,6 +33,7 @@ class Mode(Protocol):
     traits: GpuTraits
     workspaces: set[tuple[str, bool]]
     fakes: FakeKernels
+    answers: Answers
 
 
 class KernelCall:
@@ -40,11 +42,11 @@ class KernelCall:
     `result` runs the fake kernel; it records nothing, so a rule decides the order of what it records.
     """
 
-    __slots__ = ("args", "fakes", "func", "kwargs", "recorder", "traits", "workspaces")
+    __slots__ = ("answers", "args", "fakes", "func", "kwargs", "recorder", "traits", "workspaces")
 
     def __init__(self, mode: Mode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.recorder, self.traits, self.workspaces = mode.recorder, mode.traits, mode.workspaces
-        self.fakes = mode.fakes
+        self.fakes, self.answers = mode.fakes, mode.answers
         self.func, self.args, self.kwargs = func, args, kwargs
 
     def result(self) -> Any:
@@ -65,6 +67,13 @@ class KernelCall:
         if len(self.args) > position:
             return self.args[position]
         return self.kwargs.get(name, default)
+
+    def named(self, name: str) -> Any:
+        """An argument by the name that the op's schema gives it."""
+        for position, declared in enumerate(self.func._schema.arguments):
+            if declared.name == name:
+                return self.argument(position, name, declared.default_value)
+        raise KeyError(name)
 
     @property
     def in_backward_thread(self) -> bool:

@@ -1,0 +1,78 @@
+"""The private parts of PyTorch and transformers that a trace holds on to, checked before it starts."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from importlib import metadata
+
+from trainmem_backend.trace.errors import TraceError
+
+__all__ = ["require_hook_points", "versions"]
+
+_OLDEST = {"torch": (2, 11), "transformers": (5, 17)}
+_HOOK_POINTS = (
+    "torch._C:_storage_Use_Count",
+    "torch._C:_current_autograd_node",
+    "torch._C:_current_graph_task_id",
+    "torch._C:_autograd._get_sequence_nr",
+    "torch._C:_nn._parse_to",
+    "torch._C:_dispatch_get_all_op_names",
+    "torch._C:_dispatch_has_kernel_for_dispatch_key",
+    "torch._C:_ExcludeDispatchKeyGuard",
+    "torch._C:_DisableTorchDispatch",
+    "torch._C:DisableTorchFunction",
+    "torch:Tensor._use_count",
+    "torch.autograd:_engine_run_backward",
+    "torch.autograd.graph:_engine_run_backward.__code__",
+    "torch.library:fallthrough_kernel",
+    "torch.optim.optimizer:_foreach_supported_types",
+    "torch.optim.optimizer:register_optimizer_step_pre_hook",
+    "torch.utils._foreach_utils:_foreach_supported_types",
+    "torch.utils._device:_device_constructors",
+    "torch.utils._python_dispatch:TorchDispatchMode._should_skip_dynamo",
+    "torch._subclasses.fake_tensor:FakeTensor.fake_device",
+    "torch._subclasses.fake_tensor:FakeTensor.device.fget",
+    "torch._subclasses.fake_tensor:unset_fake_temporarily",
+    "torch.nn.modules.module:register_module_forward_pre_hook",
+    "transformers.utils.import_utils:is_fake_tensor",
+)
+"""Module and attribute. What is not here is public."""
+
+
+def versions() -> str:
+    """What a trace runs on, in words."""
+    return ", ".join(f"{name} {metadata.version(name)}" for name in _OLDEST)
+
+
+@functools.cache
+def require_hook_points() -> None:
+    """Raise `TraceError` where a library is too old, or new enough to have dropped what a trace relies on."""
+    for library, oldest in _OLDEST.items():
+        try:
+            version = metadata.version(library)
+        except metadata.PackageNotFoundError:
+            raise TraceError(f"the trace needs {library}, which is not installed") from None
+        if _numbers(version) < oldest:
+            raise TraceError(f"the trace needs {library} {oldest[0]}.{oldest[1]} or newer; this is {version}")
+    for point in _HOOK_POINTS:
+        require(point)
+
+
+def require(point: str) -> None:
+    """Raise `TraceError` where ``point``, "module:attribute", is not there."""
+    module_name, _, path = point.partition(":")
+    try:
+        found: object = importlib.import_module(module_name)
+        for name in path.split("."):
+            found = getattr(found, name)
+    except (ImportError, AttributeError):
+        raise TraceError(
+            f"{versions()}: there is no {module_name}.{path}, which the trace relies on; it is made for torch "
+            "2.11 to 2.14 and transformers 5.17 and newer"
+        ) from None
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)

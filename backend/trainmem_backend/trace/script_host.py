@@ -1,0 +1,77 @@
+"""What a training script finds around it besides the GPU: loaders, files, generators, compilers."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils.data import DataLoader
+
+__all__ = ["load_what_it_names", "scripted"]
+
+_LIBRARIES = ("transformers", "accelerate", "peft", "bitsandbytes", "torchvision")
+"""Imported before a virtual GPU is in place: they look for one, or make tensors, when they are."""
+_NAMES_BITSANDBYTES = re.compile(r"bitsandbytes|BitsAndBytes|load_in_[48]bit|adamw_8bit|adamw_bnb|paged_")
+
+
+def load_what_it_names(script: Path) -> None:
+    """Import the libraries that a script mentions and that are installed."""
+    text = script.read_text(encoding="utf-8", errors="replace")
+    for library in _LIBRARIES:
+        named = re.search(rf"\b{library}\b", text) or (
+            library == "bitsandbytes" and _NAMES_BITSANDBYTES.search(text)
+        )
+        if named:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(library)
+
+
+class _HostGenerator(torch.Generator):
+    """A generator of any device draws on the host: nobody uses the numbers."""
+
+    def __new__(cls, device: Any = None) -> _HostGenerator:
+        return super().__new__(cls, "cpu")  # type: ignore[call-arg]
+
+
+@contextlib.contextmanager
+def scripted(note: Callable[[str], None]) -> Iterator[None]:
+    """A script inside runs in this process alone, writes no checkpoints, and leaves PyTorch's defaults as they
+    were; ``note`` is told what was left out.
+    """
+    make_loader = DataLoader.__init__
+    default_dtype = torch.get_default_dtype()
+
+    def in_process(loader: Any, *args: Any, **kwargs: Any) -> None:
+        # workers would be processes with a trace of their own, and pages are only pinned for a real GPU
+        for name in ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "timeout"):
+            kwargs.pop(name, None)
+        if len(args) > _WORKERS_POSITION:
+            args = (*args[:_WORKERS_POSITION], 0, *args[_WORKERS_POSITION + 1 : _WORKERS_POSITION + 2])
+        make_loader(loader, *args, **kwargs)
+
+    def uncompiled(model: Any = None, **_: object) -> Any:
+        note("torch.compile is left out: this is the memory of the same program without it")
+        return model if model is not None else lambda function: function
+
+    def unsaved(*_: object, **__: object) -> None:
+        note("torch.save wrote nothing")
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(DataLoader, "__init__", in_process))
+        stack.enter_context(mock.patch.object(torch, "compile", uncompiled))
+        stack.enter_context(mock.patch.object(torch.nn.Module, "compile", uncompiled))
+        stack.enter_context(mock.patch.object(torch, "save", unsaved))
+        stack.enter_context(mock.patch.object(torch, "Generator", _HostGenerator))
+        stack.callback(torch.set_default_dtype, default_dtype)
+        stack.callback(torch.set_grad_enabled, torch.is_grad_enabled())
+        stack.callback(torch.set_default_device, None)
+        yield
+
+
+_WORKERS_POSITION = 5
