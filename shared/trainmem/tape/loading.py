@@ -189,7 +189,10 @@ def _pack(
     itemsize: int,
     numbers: dict[str, int],
 ) -> None:
-    """Pack layer after layer, each after the layer it replaces is freed; biases are made anew."""
+    """Pack layer after layer, each after the layer it replaces is freed; biases are made anew.
+
+    A 4-bit layer casts its bias to the dtype it computes in when it first runs; here it is made in that one.
+    """
     packed = quantized_weights(architecture)
     sizes = {prefix + p.name: p.numel * itemsize for prefix, p in loaded_parameters(architecture)}
     first = True
@@ -203,7 +206,8 @@ def _pack(
         pack_weight(sink, quantization, parameter, itemsize, name, first=first)
         first = False
         if bias in numbers:
-            sink.allocate(sizes[bias], _WEIGHTS, "parameter", bias)
+            size = sizes[bias] * 2 // itemsize if quantization == "nf4" else sizes[bias]
+            sink.allocate(size, _WEIGHTS, "parameter", bias)
 
 
 def pack_weight(
