@@ -5,19 +5,31 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from trainmem.allocator import AllocatorSettings, CapacityAnswer, CapacityVerdict, OutOfMemory, check_capacity
-from trainmem.device import device
-from trainmem.estimate import Engine, recording_of
+from trainmem.device import Device, device
+from trainmem.estimate import Engine, NotReplayed, estimate, recording_of
 from trainmem.instant import describe_instant, short_op
 from trainmem.job import TrainingJob
 from trainmem.recording import Phase, Recording
+from trainmem.results import band
 from trainmem.units import MIB, format_bytes, format_gib, parse_bytes
 
-__all__ = ["SCHEMA", "CapacityReport", "Death", "answer_capacity", "capacity_report"]
+__all__ = [
+    "SCHEMA",
+    "CapacityReport",
+    "Death",
+    "SumAnswer",
+    "answer_capacity",
+    "capacity_report",
+    "sum_answer",
+]
 
 SCHEMA = "trainmem.capacity/1"
+
+SumAnswer = Literal["probably_fits", "unsure", "probably_out_of_memory"]
+"""What the whiteboard's sum can say, whose error is a share of the answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,23 +48,27 @@ class Death:
 class CapacityReport:
     """The answer of a device of ``capacity_bytes``, ``outside_bytes`` of which PyTorch never gets."""
 
-    answer: CapacityAnswer
+    engine: Engine
+    answer: CapacityAnswer | SumAnswer
     capacity_bytes: int
     outside_bytes: int
     peak_reserved_bytes: int | None
     death: Death | None
     sentence: str
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """One object of schema `trainmem.capacity/1`."""
         death = self.death
         return {
             "schema": SCHEMA,
+            "engine": self.engine,
             "answer": self.answer,
             "capacity_bytes": self.capacity_bytes,
             "outside_bytes": self.outside_bytes,
             "peak_reserved_bytes": self.peak_reserved_bytes,
             "sentence": self.sentence,
+            "warnings": list(self.warnings),
             "death": None
             if death is None
             else {
@@ -78,14 +94,20 @@ def capacity_report(
 ) -> CapacityReport:
     """Replay three steps of ``job`` on a device of this size, its CUDA context taken from ``job.device``.
 
-    Raises `JobError` where the job cannot be replayed.
+    Where the tape does not know the job, and for the whiteboard, the answer is that of the whiteboard's sum
+    and its band of errors. Raises `JobError` where the job cannot be replayed at all.
     """
     if capacity_bytes < MIB:
         raise ValueError(
             f"capacity: {capacity_bytes:,} bytes hold nothing; give a size with its unit, such as 24GiB"
         )
-    recording = recording_of(job, engine)
     spec = device(job.device)
+    if engine == "whiteboard":
+        return _from_sum(job, capacity_bytes, spec)
+    try:
+        recording = recording_of(job, engine)
+    except NotReplayed:
+        return _from_sum(job, capacity_bytes, spec)
     outside = spec.usable_bytes - spec.allocator_limit_bytes
     verdict = check_capacity(
         recording.events,
@@ -97,12 +119,51 @@ def capacity_report(
     )
     death = _death(job, recording, verdict.oom) if verdict.oom is not None else None
     return CapacityReport(
+        engine=engine,
         answer=verdict.answer,
         capacity_bytes=capacity_bytes,
         outside_bytes=outside,
         peak_reserved_bytes=_reserved(verdict),
         death=death,
         sentence=_sentence(verdict, death),
+    )
+
+
+def sum_answer(need_bytes: int, limit_bytes: int) -> SumAnswer:
+    """Whether a whiteboard's sum fits what the allocator may take, anywhere in the band of its errors."""
+    found = band(need_bytes)
+    if found.high_bytes <= limit_bytes:
+        return "probably_fits"
+    return "unsure" if found.low_bytes <= limit_bytes else "probably_out_of_memory"
+
+
+_SUM_WORDS: dict[SumAnswer, str] = {
+    "probably_fits": "Probably fits in",
+    "unsure": "Too close to say for",
+    "probably_out_of_memory": "Probably does not fit in",
+}
+
+
+def _from_sum(job: TrainingJob, capacity_bytes: int, spec: Device) -> CapacityReport:
+    found = estimate(job)
+    if found.engine != "whiteboard":
+        found = estimate(job, "whiteboard")
+    need = found.peak_allocated_bytes
+    outside = spec.usable_bytes - spec.allocator_limit_bytes
+    answer = sum_answer(need, capacity_bytes - outside)
+    sentence = (
+        f"{_SUM_WORDS[answer]} {format_gib(capacity_bytes)}: the whiteboard's sum is {format_gib(need)}, and "
+        f"{band(need).sentence}."
+    )
+    return CapacityReport(
+        engine="whiteboard",
+        answer=answer,
+        capacity_bytes=capacity_bytes,
+        outside_bytes=outside,
+        peak_reserved_bytes=None,
+        death=None,
+        sentence=sentence,
+        warnings=found.warnings,
     )
 
 
@@ -145,7 +206,7 @@ def _sentence(verdict: CapacityVerdict, death: Death | None) -> str:
 def answer_capacity(
     job: TrainingJob, size: str, *, engine: Engine, settings: AllocatorSettings | None, as_json: bool
 ) -> int:
-    """Print the report for ``--capacity``; 0 when it fits, 1 when it dies."""
+    """Print the report for ``--capacity``; 0 when it fits, 1 when it dies or nobody can say."""
     capacity = parse_bytes(size, field="capacity")
     report = capacity_report(job, capacity, engine=engine, settings=settings)
     if as_json:
@@ -154,5 +215,6 @@ def answer_capacity(
         lines = [report.sentence]
         if report.death is not None:
             lines += ["", report.death.oom.line, report.death.oom.mechanism]
+        lines += [f"note: {warning}" for warning in report.warnings]
         sys.stdout.write("\n".join(lines) + "\n")
-    return 0 if report.answer == "fits" else 1
+    return 0 if report.answer in ("fits", "probably_fits") else 1

@@ -21,6 +21,7 @@ from trainmem.results import typical_error
 from trainmem.tape import Unsupported, fast_figures, record
 from trainmem.timeline import CurvePoint, Instant, Timeline, notices
 from trainmem.timeline import from_recording as timeline_of
+from trainmem.trace_command import trace_command, untraceable
 from trainmem.whiteboard import whiteboard
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Engine",
     "Estimate",
     "Instant",
+    "NotReplayed",
     "Timeline",
     "estimate",
     "from_recording",
@@ -44,6 +46,10 @@ Engine = Literal["whiteboard", "tape", "trace"]
 Detail = Literal["fast", "exact"]
 STEADY = 3
 """The recorded step that stands for every later one."""
+
+
+class NotReplayed(JobError):
+    """The tape does not know the family or a lever of a job; the message names the command that does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,11 +127,14 @@ def estimate(
         return _read(job, *recorded(job), "tape", resolved)
     except Unsupported as reason:
         answer = _from_whiteboard(job, resolved)
-        note = (
-            f"{reason}; this is the whiteboard's sum, typically {100 * answer.typical_error:.0f}% off. "
-            "`trainmem trace` replays the real model and is exact"
-        )
-        return _with_warning(answer, note)
+        off = f"this is the whiteboard's sum, typically {100 * answer.typical_error:.0f}% off"
+        return _with_warning(answer, f"{reason}; {off}. {_who_replays(job)}")
+
+
+def _who_replays(job: TrainingJob) -> str:
+    if untraceable(job) is not None:
+        return "Nothing here replays that yet"
+    return f"`{trace_command(job)}` replays the real model and is exact"
 
 
 def _with_warning(answer: Estimate, note: str) -> Estimate:
@@ -150,7 +159,10 @@ def _recorded(job: TrainingJob) -> tuple[Recording, Counters]:
 
 
 def recording_of(job: TrainingJob, engine: Engine = "tape") -> Recording:
-    """Three steps of ``job`` as allocations and frees. Raises `JobError` where they cannot be replayed."""
+    """Three steps of ``job`` as allocations and frees.
+
+    Raises `NotReplayed` where the tape does not know the job, `JobError` where nobody can replay it.
+    """
     if engine == "trace":
         return _tracer()(job)
     try:
@@ -158,7 +170,7 @@ def recording_of(job: TrainingJob, engine: Engine = "tape") -> Recording:
             raise JobError(f"micro_batch x sequence_length: {_TOO_MUCH}; make them smaller")
         return recorded(job)[0]
     except Unsupported as reason:
-        raise JobError(f"{reason}; `trainmem trace` replays the real model") from reason
+        raise NotReplayed(f"{reason}. {_who_replays(job)}") from reason
 
 
 def _fast(job: TrainingJob, resolved: Resolved) -> Estimate:
@@ -220,16 +232,14 @@ def _read(
 
 
 def timeline(job: TrainingJob, engine: Engine = "tape", *, first_step: bool = False) -> Timeline:
-    """One step on a clock. Raises `JobError` where neither the tape nor the trace can replay the job."""
+    """One step on a clock. Raises `NotReplayed` where the engine does not know the job."""
     if engine == "trace":
         recording = _tracer()(job)
         return timeline_of(job, recording, counters(recording), first_step=first_step)
     try:
         return timeline_of(job, *recorded(job), first_step=first_step)
     except Unsupported as reason:
-        raise JobError(
-            f"{reason}; the whiteboard has no clock. `trainmem trace` replays the real model"
-        ) from reason
+        raise NotReplayed(f"{reason}, and the whiteboard has no clock. {_who_replays(job)}") from reason
 
 
 def _from_whiteboard(job: TrainingJob, resolved: Resolved) -> Estimate:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainmem.allocator import AllocatorSettings
-from trainmem.capacity import capacity_report
+from trainmem.capacity import capacity_report, sum_answer
 from trainmem.device import Device
 from trainmem.estimate import Estimate, estimate
 from trainmem.job import TrainingJob
 from trainmem.levers import LEVERS_BY_COST
+from trainmem.results import band
 from trainmem.units import format_gib
 
 __all__ = ["Verdict", "verdict"]
@@ -17,7 +18,10 @@ __all__ = ["Verdict", "verdict"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """``fits`` is None where the device cannot run the job at all; ``headroom_bytes`` is negative when short."""
+    """``fits`` is None where the device cannot run the job at all, and where a sum's error is wider than the gap.
+
+    ``headroom_bytes`` is negative when short.
+    """
 
     fits: bool | None
     headroom_bytes: int
@@ -53,6 +57,8 @@ def verdict(
     limit = device.allocator_limit_bytes
     headroom = limit - needed_bytes(answer)
     name = _named(device.title)
+    if answer.engine == "whiteboard":
+        return _of_a_sum(answer, limit, name)
     if headroom < 0 <= limit - answer.peak_allocated_bytes:
         tight = _squeezed(job, answer, device, settings)
         if tight is not None:
@@ -71,6 +77,22 @@ def verdict(
         headroom_bytes=headroom,
         sentence=sentence,
         cheapest_lever=(lever[0], lever[1]) if lever is not None else None,
+    )
+
+
+def _of_a_sum(answer: Estimate, limit: int, name: str) -> Verdict:
+    need = answer.peak_allocated_bytes
+    said = sum_answer(need, limit)
+    of = f"the whiteboard's sum is {format_gib(need)} of {format_gib(limit)}, and {band(need).sentence}"
+    words = {
+        "probably_fits": f"Probably fits on {name}: {of}.",
+        "unsure": f"Too close to say for {name}: {of}.",
+        "probably_out_of_memory": f"Probably does not fit on {name}: {of}.",
+    }
+    return Verdict(
+        fits={"probably_fits": True, "probably_out_of_memory": False}.get(said),
+        headroom_bytes=limit - need,
+        sentence=words[said],
     )
 
 

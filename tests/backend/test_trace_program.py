@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from trainmem.job import JobError, Sharding, TrainingJob
 from trainmem.recording import StepFigures, counters, read_step
+from trainmem_backend.trace import trace
 from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.program import trace_script
 
@@ -96,3 +98,9 @@ def test_what_cannot_be_traced_is_one_line(tmp_path: Path, body: str, line: str)
     with pytest.raises(TraceError, match=line) as failure:
         trace_script(script(tmp_path, body), [])
     assert "\n" not in str(failure.value)
+
+
+@pytest.mark.parametrize("sharding", [Sharding(tensor_parallel=2), Sharding(offload="cpu")])
+def test_a_lever_that_would_be_left_out_is_refused(sharding: Sharding) -> None:
+    with pytest.raises(JobError, match=r"^sharding\.(tensor_parallel|offload): the trace replays"):
+        trace(TrainingJob(model="gpt2-124m", sharding=sharding))

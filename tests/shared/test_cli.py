@@ -1,6 +1,7 @@
 """The command line, as a user and as a program calls it."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -149,7 +150,72 @@ def test_explain_shows_every_term_with_its_numbers(capsys: pytest.CaptureFixture
     explained = json.loads(out)
     assert explained["schema"] == "trainmem.explain/1"
     total = explained["whiteboard_bytes"] + sum(item["bytes"] for item in explained["gap"])
-    assert total > 0
+    assert total + explained["rest_bytes"] == explained["estimate"]["peak_allocated_bytes"]
+    assert sum(explained["rest_by_bucket"].values()) == explained["rest_bytes"]
+
+
+def test_the_lines_of_explain_add_up_to_its_last(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "explain", "-m", "gpt2-774m", "-b", "8", "-s", "1024", "-d", "h200")
+    sizes = [int(size.replace(",", "")) for size in re.findall(r"GiB +([+-]?[0-9,]+) B ", out)]
+    assert sum(sizes[:-1]) == sizes[-1] == 47_719_263_744
+    assert "the rest, which no line names (weights +0.071" in out
+
+
+UNKNOWN = {
+    "model_type": "mystery",
+    "hidden_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "vocab_size": 32000,
+}
+
+
+@pytest.mark.parametrize(
+    ("capacity", "answer", "begins", "exits"),
+    [
+        ("24GiB", "probably_fits", "Probably fits in 24.0 GiB", 0),
+        ("2600MiB", "unsure", "Too close to say for 2.54 GiB", 1),
+        ("1200MiB", "probably_out_of_memory", "Probably does not fit in 1.17 GiB", 1),
+    ],
+)
+def test_a_capacity_for_an_unknown_family_is_answered_by_the_sum_and_its_band(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, capacity: str, answer: str, begins: str, exits: int
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(UNKNOWN))
+    argv = ("estimate", "-m", str(path), "-b", "2", "--precision", "bf16", "--capacity", capacity)
+    status, out, err = run(capsys, *argv)
+    assert (status, err) == (exits, "")
+    assert out.startswith(begins)
+    assert "too low and" in out
+    assert "`trainmem trace --model config.json -b 2 --precision bf16` replays the real model" in out
+    found = json.loads(run(capsys, *argv, "--json")[1])
+    assert (found["engine"], found["answer"], found["death"]) == ("whiteboard", answer, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"hidden_size": None, "vocab_size": None}, "config.hidden_size, config.vocab_size: missing"),
+        (
+            {"num_attention_heads": None},
+            "config.num_attention_heads: missing, and without it there is no sum",
+        ),
+        ({"n_routed_experts": 64}, "config.n_routed_experts: 64 makes"),
+        ({"is_encoder_decoder": True}, "config.is_encoder_decoder: True makes"),
+        ({"num_hidden_layers": None, "n_layer": -4}, "config.n_layer: -4 is not a whole number"),
+        ({"hidden_size": "wide"}, 'config.hidden_size: "wide" is not a whole number'),
+    ],
+)
+def test_an_unknown_config_that_gives_no_sum_says_which_key(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, changes: dict[str, object], line: str
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(UNKNOWN | changes))
+    status, out, err = run(capsys, "estimate", "-m", str(path), "--capacity", "24GiB")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"trainmem estimate: {line}")
+    assert "trainmem trace" in err or "whole number" in err
 
 
 def test_an_id_outside_the_catalogue_is_fetched(

@@ -8,6 +8,7 @@ from statistics import median
 
 import pytest
 
+from trainmem.estimate import estimate
 from trainmem.job import TrainingJob
 from trainmem.model.catalogue import find
 from trainmem.whiteboard import Whiteboard, whiteboard
@@ -63,6 +64,28 @@ def test_gpt2_under_amp_is_explained_by_name():
     assert by_name["fp32 residual stream"] == 4 * tokens_and_width
     assert by_name["no gradients yet"] == -4 * 774_030_080
     assert gap.instant.startswith("start of backward")
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"model": "gpt2-774m", "micro_batch": 8},
+        {"model": "llama3.1-8b", "precision": "bf16", "checkpointing": "full"},
+        {"model": "qwen3-1.7b", "lora": {"rank": 16}, "base_quantization": "nf4"},
+        {
+            "model": "llama3.2-1b",
+            "precision": "fsdp_mp_bf16",
+            "sharding": {"mode": "fsdp2", "data_parallel": 8},
+        },
+    ],
+)
+def test_board_gap_and_rest_close_to_the_byte(job):
+    found, answer = board(job), estimate(TrainingJob.from_json(job))
+    rests = found.rests(answer.buckets_at_peak)
+    assert found.gap.peak_bytes + sum(rests.values()) == answer.peak_allocated_bytes
+    for bucket, rest in rests.items():
+        items = sum(item.bytes for item in found.gap.items if item.bucket == bucket)
+        assert found.buckets[bucket] + items + rest == answer.buckets_at_peak[bucket]
 
 
 def test_a_foreach_step_can_be_the_peak():

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainmem.job import JobError, TrainingJob
 from trainmem.recording import Phase, Recording
+from trainmem.trace_command import untraceable
 from trainmem_backend.trace.errors import TraceError, what_failed
 from trainmem_backend.trace.gpu import gpu_traits
 from trainmem_backend.trace.libraries import load_libraries, quiet_libraries
@@ -141,12 +142,11 @@ class _JobTrace:
 
 
 def _build(job: TrainingJob) -> Workload:
+    reason = untraceable(job)
+    if reason is not None:
+        raise JobError(reason)
     if job.sharding.mode == "none":
         return build_workload(job)
-    if job.sharding.mode not in ("fsdp2", "ddp"):
-        raise JobError(
-            f"sharding.mode: {job.sharding.mode} is not torch's own; the trace replays fsdp2 and ddp"
-        )
     from trainmem_backend.measure.sharded import build_sharded
 
     return build_sharded(job, "cuda", real=False)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trainmem.job import Task
+from trainmem.job import MOST_COUNT, Task, _count, _shown
 from trainmem.model.architecture import Architecture
 from trainmem.model.config import UnknownFamily
 from trainmem.model.families import architecture_of
@@ -32,34 +32,64 @@ _MAY_LACK: dict[str, tuple[str, ...]] = {
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
     "tie_word_embeddings": ("tie_word_embeddings",),
 }
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
+_TRACE = "`trainmem trace` reads every type that transformers has, from the same config.json"
 _GATED = ("silu", "swish", "swiglu", "geglu")
 
 
+def _key(config: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    return next((name for name in names if config.get(name) is not None), None)
+
+
 def _found(config: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    return next((config[name] for name in names if config.get(name) is not None), None)
+    key = _key(config, names)
+    return None if key is None else config[key]
+
+
+def _type_of(config: Mapping[str, Any]) -> str:
+    return _shown(config.get("model_type"))
+
+
+def _refuse_other_shapes(config: Mapping[str, Any]) -> None:
+    """A sum as of a plain decoder would be wrong by the number of experts, or by a whole encoder."""
+    telling = [key for key in _EXPERTS if config.get(key) not in (None, 0, 1)]
+    if config.get("is_encoder_decoder") is True:
+        telling.append("is_encoder_decoder")
+    if telling:
+        key = telling[0]
+        raise UnknownFamily(
+            f"config.{key}: {_shown(config[key])} makes {_type_of(config)}, a model_type that is unknown here, "
+            f"more than a plain decoder, which is all that the whiteboard can assume; {_TRACE}"
+        )
 
 
 def architecture_of_unknown(config: Mapping[str, Any], task: Task, refusal: UnknownFamily) -> Architecture:
     """A decoder of the same width and depth, its family called "unknown".
 
-    Raises ``refusal`` where the shared keys are not there, and `trainmem.job.JobError` where one
-    of them is wrong.
+    Raises `UnknownFamily` naming the shared keys that are not there or a key that says that the blocks are not a
+    plain decoder's, and `trainmem.job.JobError` where a shared key is wrong.
     """
     text = config.get("text_config")
     if isinstance(text, Mapping):
         config = {**config, **text}
-    values: dict[str, Any] = {}
-    for name, aliases in _SHARED_KEYS.items():
-        value = _found(config, aliases)
-        if value is None:
-            raise refusal
-        values[name] = value
+    _refuse_other_shapes(config)
+    keys_of = {name: _key(config, aliases) for name, aliases in _SHARED_KEYS.items()}
+    missing = [name for name, key in keys_of.items() if key is None]
+    if missing:
+        keys = ", ".join(f"config.{name}" for name in missing)
+        raise UnknownFamily(
+            f"{keys}: missing, and without {'it' if len(missing) == 1 else 'them'} there is no sum for "
+            f"{_type_of(config)}, a model_type that is unknown here; {_TRACE}"
+        )
+    values: dict[str, Any] = {
+        name: _count(f"config.{key}", config[key], most=MOST_COUNT << 7)
+        for name, key in keys_of.items()
+        if key is not None
+    }
     for name, aliases in _MAY_LACK.items():
         value = _found(config, aliases)
         if value is not None:
             values[name] = value
-    if not isinstance(values["hidden_size"], int) or isinstance(values["hidden_size"], bool):
-        raise refusal
     activation = str(_found(config, ("hidden_act", "activation_function", "hidden_activation")) or "silu")
     values.setdefault("intermediate_size", 4 * values["hidden_size"])
     values.setdefault("max_position_embeddings", 2048)
@@ -86,7 +116,7 @@ def architecture_of_unknown(config: Mapping[str, Any], task: Task, refusal: Unkn
     except UnknownFamily:
         raise refusal from None
     note = (
-        f"model_type {config.get('model_type')!r} is unknown here: its size is read from the keys that most "
+        f"model_type {_type_of(config)} is unknown here: its size is read from the keys that most "
         "configs share, as a plain decoder"
     )
     extra = {key: value for key, value in found.extra.items() if key != "position_table"}

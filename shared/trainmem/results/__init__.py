@@ -2,6 +2,7 @@
 them."""
 
 from trainmem.results.accuracy import ENGINES, Accuracy, Point, accuracy, points
+from trainmem.results.band import Band, band
 from trainmem.results.flops import step_flops
 from trainmem.results.likeness import Support, support, typical_error
 from trainmem.results.plausible import refusals, throughput_doubt
@@ -24,6 +25,7 @@ __all__ = [
     "OUTCOMES",
     "SCHEMA",
     "Accuracy",
+    "Band",
     "Kind",
     "MeasuredRow",
     "Outcome",
@@ -33,6 +35,7 @@ __all__ = [
     "RowError",
     "Support",
     "accuracy",
+    "band",
     "points",
     "predictions",
     "published_rows",

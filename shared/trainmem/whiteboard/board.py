@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -40,6 +41,17 @@ class Whiteboard:
     def gap(self) -> Gap:
         """Item by item from the board's sum to the peak of real code, worked out when asked for."""
         return explain_gap(self.job, self.architecture, self.buckets)
+
+    def rests(self, buckets_at_peak: Mapping[Bucket, int]) -> dict[Bucket, int]:
+        """What board and gap leave to a replayed or measured peak, by bucket, so that the sum closes to the byte.
+
+        Equation: rest = bytes at the peak - (board + items of the gap), in each bucket. It holds what no line
+        names: roundings of the allocator, scratch memory of kernels, gradients on their way.
+        """
+        explained = dict(self.buckets)
+        for item in self.gap.items:
+            explained[item.bucket] += item.bytes
+        return {bucket: buckets_at_peak.get(bucket, 0) - explained[bucket] for bucket in BUCKETS}
 
 
 def _activations_and_logits(job: TrainingJob, architecture: Architecture) -> tuple[Term, ...]:

@@ -17,45 +17,53 @@ __all__ = ["breakdown_csv", "breakdown_view"]
 
 def breakdown_view(estimate: dict[str, Any], board: Whiteboard) -> str:
     """The table. Rows that are empty on both sides are left out."""
-    at_peak = estimate["buckets_at_peak"]
+    at_peak = _replayed(estimate)
+    rests = board.rests(at_peak) if at_peak else {}
     rows = "".join(
-        _row(bucket, at_peak.get(bucket, 0), board)
+        _row(bucket, at_peak.get(bucket, 0) if at_peak else None, rests.get(bucket), board)
         for bucket in BUCKETS
         if at_peak.get(bucket) or board.buckets.get(bucket)
     )
+    total = estimate["peak_allocated_bytes"] if at_peak else None
     link = quote(breakdown_csv(estimate, board))
     return (
         '<h2>Where it comes from</h2><div class="tm-breakdown">'
         '<div class="tm-cells tm-head"><span>Open for the sum</span>'
-        f"<span>{estimate['engine'].capitalize()}</span>"
-        f"<span>Whiteboard</span></div>{rows}"
+        f"<span>Tape</span><span>Whiteboard</span></div>{rows}"
         '<div class="tm-cells tm-total"><span>Total</span>'
-        f"<span>{size(estimate['peak_allocated_bytes'])}</span><span>{size(board.peak_bytes)}</span></div></div>"
-        f"{_why(board)}"
+        f"<span>{size(total)}</span><span>{size(board.peak_bytes)}</span></div></div>"
+        f"{_why(board, rests)}"
         '<p class="tm-actions"><a download="trainmem.csv" '
         f'href="data:text/csv;charset=utf-8,{link}">Download as CSV, exact bytes</a></p>'
     )
 
 
 def breakdown_csv(estimate: dict[str, Any], board: Whiteboard) -> str:
-    """The same table with exact bytes, one line a bucket."""
+    """The same table with exact bytes, one line a bucket; the tape's are empty for a job that it does not know."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["bucket", "tape_bytes", "whiteboard_bytes", "equation"])
+    at_peak = _replayed(estimate)
     for bucket in BUCKETS:
         equations = "; ".join(term.substituted for term in _of(bucket, board.terms))
-        table.writerow([bucket, estimate["buckets_at_peak"].get(bucket, 0), board.buckets[bucket], equations])
-    table.writerow(["total", estimate["peak_allocated_bytes"], board.peak_bytes, ""])
+        tape = at_peak.get(bucket, 0) if at_peak else ""
+        table.writerow([bucket, tape, board.buckets[bucket], equations])
+    table.writerow(["total", estimate["peak_allocated_bytes"] if at_peak else "", board.peak_bytes, ""])
     return text.getvalue()
+
+
+def _replayed(estimate: dict[str, Any]) -> dict[Bucket, int]:
+    """The buckets of a replayed step; empty where the answer is the whiteboard's own."""
+    return {} if estimate["engine"] == "whiteboard" else estimate["buckets_at_peak"]
 
 
 def _of(bucket: Bucket, lines: tuple[Any, ...]) -> list[Any]:
     return [line for line in lines if line.bucket == bucket]
 
 
-def _row(bucket: Bucket, tape_bytes: int, board: Whiteboard) -> str:
+def _row(bucket: Bucket, tape_bytes: int | None, rest_bytes: int | None, board: Whiteboard) -> str:
     terms: list[Term] = _of(bucket, board.terms)
-    gap: list[GapItem] = _of(bucket, board.gap.items)
+    gap: list[GapItem] = _of(bucket, board.gap.items) if rest_bytes is not None else []
     sums = "".join(_term(term) for term in terms)
     if not sums:
         sums = "<dt>Not on the whiteboard</dt><dd>The tape finds it by replaying the step.</dd>"
@@ -64,6 +72,8 @@ def _row(bucket: Bucket, tape_bytes: int, board: Whiteboard) -> str:
         f"<small>{escape(item.why)}</small></dd>"
         for item in gap
     )
+    if rest_bytes and (terms or gap):
+        beyond += _rest(rest_bytes)
     if beyond:
         beyond = f"<h3>What real code adds or drops at {escape(board.gap.instant)}</h3><dl>{beyond}</dl>"
     return (
@@ -82,9 +92,24 @@ def _term(term: Term) -> str:
     )
 
 
-def _why(board: Whiteboard) -> str:
+def _rest(rest_bytes: int) -> str:
+    sign = "+" if rest_bytes > 0 else "−"
     return (
-        '<p class="tm-note">The whiteboard adds up everything as if it were alive at once. '
-        f"With what real code adds and drops at {escape(board.gap.instant)}, it comes to "
-        f"{size(board.gap.peak_bytes)}; the tape replays every allocation.</p>"
+        f"<dt>The rest</dt><dd>{sign}{size(abs(rest_bytes))}"
+        "<small>what no line names: roundings, scratch memory, tensors on their way at that instant</small></dd>"
+    )
+
+
+def _why(board: Whiteboard, rests: dict[Bucket, int]) -> str:
+    alone = "The whiteboard adds up everything as if it were alive at once."
+    if not rests:
+        return (
+            f'<p class="tm-note">{alone} The tape does not know this job, so no step was replayed '
+            "and there is nothing to lay beside it.</p>"
+        )
+    rest = sum(rests.values())
+    return (
+        f'<p class="tm-note">{alone} With what real code adds and drops at {escape(board.gap.instant)}, '
+        f"it comes to {size(board.gap.peak_bytes)}; the tape, which replays every allocation, finds "
+        f"{size(abs(rest))} {'more' if rest >= 0 else 'less'}.</p>"
     )

@@ -24,7 +24,9 @@ _TOLD = ("model", "micro_batch", "sequence_length", "precision", "optimizer", "a
 
 def comparison_view(session: Session, job: TrainingJob, detail: answers.Detail) -> str:
     """The figure and what can be done with it."""
-    rows = [_now(session, job, detail), _whiteboard(job)]
+    rows = [_now(session, job, detail)]
+    if answers.answer(job, detail).engine != "whiteboard":
+        rows.append(_whiteboard(job))
     rows += [_pin(index, pin, job, detail) for index, pin in enumerate(session.pins)]
     full = len(session.pins) >= MOST_PINS or job in session.pins
     pin = '<button type="button" data-action="pin"{}>Pin this scenario</button>'.format(
@@ -91,6 +93,8 @@ def _now(session: Session, job: TrainingJob, detail: answers.Detail) -> Bar:
     estimate = answers.answer(job, detail).to_json()
     total, reserved = estimate["peak_allocated_bytes"], estimate["peak_reserved_bytes"]
     held = f", reserved {size(reserved)}" if reserved is not None else ""
+    if estimate["engine"] == "whiteboard":
+        held = ", a sum alone: the tape does not know this job"
     outline = ghost = None
     if session.ghost is not None:
         outline = answers.answer(session.ghost, detail).to_json()["peak_allocated_bytes"]

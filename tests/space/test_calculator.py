@@ -1,0 +1,62 @@
+"""What the Calculator says of a job, as HTML: a table that closes, and a model that the tape does not know."""
+
+import csv
+import re
+
+from trainmem.job import TrainingJob
+from trainmem_space import answers
+from trainmem_space.session import Session
+from trainmem_space.views.breakdown import breakdown_csv, breakdown_view
+from trainmem_space.views.comparison import comparison_view
+from trainmem_space.views.verdict import verdict_view
+
+KNOWN = TrainingJob(model="gpt2-774m", micro_batch=8, device="h200")
+UNKNOWN = TrainingJob(
+    config={
+        "model_type": "mystery",
+        "hidden_size": 512,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "vocab_size": 32000,
+    }
+)
+
+
+def table(job):
+    return breakdown_view(answers.answer(job, "exact").to_json(), answers.board(job))
+
+
+def test_each_bucket_ends_in_the_rest_that_closes_it():
+    html = table(KNOWN)
+    at_peak = answers.answer(KNOWN, "exact").buckets_at_peak
+    rests = answers.board(KNOWN).rests(at_peak)
+    row = html[html.index('data-key="weights"') : html.index('data-key="gradients"')]
+    assert f'The rest</dt><dd>+<span class="tm-num" title="{rests["weights"]:,} bytes">' in row
+    assert "the tape, which replays every allocation, finds" in html
+
+
+def test_a_job_that_the_tape_does_not_know_has_one_bar_and_says_so():
+    session = Session()
+    session.show(UNKNOWN)
+    bars = comparison_view(session, UNKNOWN, "exact")
+    assert bars.count("<b>Whiteboard</b>") == 1
+    assert "the tape does not know this job" in bars
+    html = table(UNKNOWN)
+    assert "The tape does not know this job, so no step was replayed" in html
+    assert "replays every allocation" not in html
+    assert "The rest" not in html
+    assert "What real code adds" not in html
+    assert re.search(r"<span>Tape</span><span>Whiteboard</span>", html)
+
+
+def test_the_csv_of_such_a_job_leaves_the_tape_empty():
+    lines = breakdown_csv(answers.answer(UNKNOWN, "exact").to_json(), answers.board(UNKNOWN)).splitlines()
+    assert {row["tape_bytes"] for row in csv.DictReader(lines)} == {""}
+
+
+def test_its_verdict_is_no_promise():
+    verdict = answers.verdict_on(UNKNOWN, "exact")
+    estimate = answers.answer(UNKNOWN, "exact").to_json()
+    html = verdict_view(estimate, verdict, described="it", detail="exact")
+    assert "Probably fits" in html
+    assert "trainmem trace --model config.json" in html
