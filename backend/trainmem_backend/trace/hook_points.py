@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib
-from importlib import metadata
+from importlib import import_module, metadata
 
 from trainmem_backend.trace.errors import TraceError
 
@@ -20,6 +19,8 @@ _HOOK_POINTS = (
     "torch._C:_dispatch_get_all_op_names",
     "torch._C:_dispatch_has_kernel_for_dispatch_key",
     "torch._C:_ExcludeDispatchKeyGuard",
+    "torch._C:DispatchKey.AutocastCPU",
+    "torch._C:DispatchKeySet",
     "torch._C:_DisableTorchDispatch",
     "torch._C:DisableTorchFunction",
     "torch:Tensor._use_count",
@@ -31,7 +32,8 @@ _HOOK_POINTS = (
     "torch.utils._foreach_utils:_foreach_supported_types",
     "torch.utils._device:_device_constructors",
     "torch.utils._python_dispatch:TorchDispatchMode._should_skip_dynamo",
-    "torch._subclasses.fake_tensor:FakeTensor.fake_device",
+    "torch.utils._python_dispatch:_disable_current_modes",
+    "torch._subclasses.fake_tensor:FakeTensorMode",
     "torch._subclasses.fake_tensor:FakeTensor.device.fget",
     "torch._subclasses.fake_tensor:unset_fake_temporarily",
     "torch.nn.modules.module:register_module_forward_pre_hook",
@@ -63,7 +65,7 @@ def require(point: str) -> None:
     """Raise `TraceError` where ``point``, "module:attribute", is not there."""
     module_name, _, path = point.partition(":")
     try:
-        found: object = importlib.import_module(module_name)
+        found: object = import_module(module_name)
         for name in path.split("."):
             found = getattr(found, name)
     except (ImportError, AttributeError):
