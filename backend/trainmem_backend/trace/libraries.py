@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import sys
 import warnings
 from collections.abc import Iterator
@@ -16,6 +17,13 @@ from trainmem.job import TrainingJob
 from trainmem_backend.trace.errors import TraceError
 
 __all__ = ["load_libraries", "patched_libraries", "quiet_libraries"]
+
+_UNCONCERNED = {
+    "bitsandbytes.backends.cpu.ops": "Failed to load CPU ",
+    "torch._subclasses.fake_tensor": ("failed while attempting to run meta for ", "fake tensor raised "),
+}
+"""Loggers, and how the messages begin that no reader of a trace needs: about kernels that only the CPU would
+run, and about errors that are raised as well."""
 
 
 def load_libraries(job: TrainingJob) -> None:
@@ -35,16 +43,24 @@ def load_libraries(job: TrainingJob) -> None:
 @contextlib.contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Keep to itself what libraries say about a model that nobody will use."""
-    from transformers.utils import logging
+    from transformers.utils import logging as transformers_logging
 
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
+    before = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    for name in _UNCONCERNED:
+        logging.getLogger(name).addFilter(_concerns_a_reader)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.set_verbosity(before)
+        for name in _UNCONCERNED:
+            logging.getLogger(name).removeFilter(_concerns_a_reader)
+        transformers_logging.set_verbosity(before)
+
+
+def _concerns_a_reader(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith(_UNCONCERNED[record.name])
 
 
 def _never(tensor: object) -> bool:

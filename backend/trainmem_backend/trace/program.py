@@ -108,10 +108,10 @@ def trace_script(
         except Exception as error:
             raise TraceError(what_failed(error, path)) from error
 
-    load_what_it_names(path)
     with (
         quiet_libraries(),
         mock.patch.object(sys, "argv", [str(path), *arguments]),
         mock.patch.object(sys, "path", [str(path.resolve().parent), *sys.path]),
     ):
+        load_what_it_names(path)
         return trace_program(run, device=device, steps=steps, progress=progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Iterator
 
 import torch
@@ -14,6 +15,7 @@ from trainmem_backend.trace.autocast import cuda_autocast
 from trainmem_backend.trace.bitsandbytes import cuda_kernels, virtual_bitsandbytes
 from trainmem_backend.trace.composites import cuda_composites
 from trainmem_backend.trace.distributed import leaving_groups, virtual_sharding
+from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.gpu import GpuTraits
 from trainmem_backend.trace.libraries import patched_libraries
 from trainmem_backend.trace.liger import virtual_liger
@@ -23,6 +25,8 @@ from trainmem_backend.trace.recorder import Recorder
 from trainmem_backend.trace.virtual_cuda import VirtualCuda, patched_cuda
 
 __all__ = ["TraceSession", "tracing"]
+
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class TraceSession:
@@ -37,12 +41,29 @@ class TraceSession:
 
 @contextlib.contextmanager
 def tracing(traits: GpuTraits) -> Iterator[TraceSession]:
-    """Code inside runs on a virtual GPU and its allocations are recorded."""
+    """Code inside runs on a virtual GPU and its allocations are recorded; everything is as before at the end.
+
+    Raises `TraceError` where another trace runs: what is patched belongs to the whole process.
+    """
+    if not _ONE_AT_A_TIME.acquire(blocking=False):
+        raise TraceError(
+            "trace: another one runs in this process; trace one after the other, or in processes"
+        )
+    try:
+        with _tracing(traits) as session:
+            yield session
+    finally:
+        _ONE_AT_A_TIME.release()
+
+
+@contextlib.contextmanager
+def _tracing(traits: GpuTraits) -> Iterator[TraceSession]:
     # Before anything is patched: the first imports much of PyTorch, the second runs a backward of its own.
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     last_reference()
     session = TraceSession(traits, fake_mode)
     with contextlib.ExitStack() as stack:
+        stack.callback(torch.clear_autocast_cache)
         stack.enter_context(cuda_autocast())
         stack.enter_context(cuda_composites(session.record_mode))
         stack.enter_context(patched_cuda(session.cuda))
@@ -59,4 +80,3 @@ def tracing(traits: GpuTraits) -> Iterator[TraceSession]:
         stack.enter_context(session.record_mode)
         stack.enter_context(session.cuda)
         yield session
-    torch.clear_autocast_cache()

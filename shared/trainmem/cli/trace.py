@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +58,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(_as_json(recording, result, steps, versions())))
         return 0
-    print(f"traced on {versions()}", file=sys.stderr)
     _report(recording, result, steps, "optimizer" if job is None else job.optimizer)
+    print()
     for note in (*recording.warnings, *recording.notes):
         print(f"note: {note}")
+    print(f"traced on {versions()}")
     return 0
 
 
