@@ -18,7 +18,7 @@ from trainmem_backend.trace.errors import TraceError
 
 __all__ = ["load_libraries", "patched_libraries", "quiet_libraries"]
 
-_UNCONCERNED = {
+_UNCONCERNED: dict[str, str | tuple[str, ...]] = {
     "bitsandbytes.backends.cpu.ops": "Failed to load CPU ",
     "torch._subclasses.fake_tensor": ("failed while attempting to run meta for ", "fake tensor raised "),
 }
