@@ -7,7 +7,14 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trainmem.allocator import AllocatorSettings, CapacityAnswer, CapacityVerdict, OutOfMemory, check_capacity
+from trainmem.allocator import (
+    TURN_ON_EXPANDABLE_SEGMENTS,
+    AllocatorSettings,
+    CapacityAnswer,
+    CapacityVerdict,
+    OutOfMemory,
+    check_capacity,
+)
 from trainmem.device import Device, device
 from trainmem.estimate import Engine, NotReplayed, estimate, recording_of
 from trainmem.instant import describe_instant, short_op
@@ -197,9 +204,7 @@ def _sentence(verdict: CapacityVerdict, death: Death | None) -> str:
         tight = f", after giving idle memory back {retries} times" if retries else ""
         return f"Fits in {size}, with {format_gib(verdict.spare_bytes or 0)} to spare{tight}."
     if verdict.answer == "fits_with_expandable_segments":
-        return (
-            f"Fits in {size} only with expandable_segments:True. Without: {death.sentence if death else ''}"
-        )
+        return f"Fits in {size} only with {TURN_ON_EXPANDABLE_SEGMENTS}. Without: {death.sentence if death else ''}"
     return f"Does not fit in {size}. {death.sentence if death else ''}"
 
 

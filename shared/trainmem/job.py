@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
+from trainmem.units import parse_number
+
 __all__ = [
     "ACTIVATION_DTYPE_BYTES",
     "LEVERS",
@@ -91,8 +93,12 @@ def _shown(value: object) -> str:
     if isinstance(value, int) and abs(value) >= 10**30:
         return "a number of more than thirty digits"
     text = json.dumps(value, default=str) if isinstance(value, str | list | dict) else str(value)
-    text = "".join(c if c.isprintable() else "?" for c in text)
+    text = _printable(text)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _choice(name: str, value: object, allowed: tuple[str, ...]) -> Any:
@@ -106,7 +112,7 @@ def _count(name: str, value: object, *, most: int, least: int = 1) -> int:
     number: object = value
     if isinstance(value, str):
         try:
-            number = float(value.strip().replace(",", "").replace("_", ""))
+            number = parse_number(value)
         except ValueError:
             number = None
     whole = (
@@ -132,6 +138,7 @@ def _plain_json(name: str, value: object, depth: int = 0) -> None:
         for key, inner in value.items():
             if not isinstance(key, str):
                 raise JobError(f"{name[:60]}: {_shown(key)} is not a key that JSON has")
+            _whole_text(name, key)
             _plain_json(f"{name}.{key}" if depth == 0 else name, inner, depth + 1)
     elif isinstance(value, list | tuple):
         for inner in value:
@@ -142,8 +149,16 @@ def _plain_json(name: str, value: object, depth: int = 0) -> None:
     elif isinstance(value, int):
         if not -(1 << 63) <= value < 1 << 63:
             raise JobError(f"{name[:60]}: {_shown(value)} is not a number of 64 bits")
-    elif value is not None and not isinstance(value, str):
+    elif isinstance(value, str):
+        _whole_text(name, value)
+    elif value is not None:
         raise JobError(f"{name[:60]}: {type(value).__name__} is not a value that JSON has")
+
+
+def _whole_text(name: str, value: str) -> None:
+    """Refuse half a surrogate pair, which no link, file or terminal can carry."""
+    if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+        raise JobError(f"{_printable(name)[:60]}: {_shown(value)} is not text: half a character is missing")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,6 +185,8 @@ class Lora:
             raise JobError(
                 f'lora.targets: {_shown(self.targets)} is neither "all-linear" nor a list of layer names'
             )
+        for name in () if isinstance(targets, str) else targets:
+            _whole_text("lora.targets", name)
         object.__setattr__(self, "targets", targets)
 
     def to_json(self) -> dict[str, Any]:
@@ -239,6 +256,8 @@ class TrainingJob:
     def __post_init__(self) -> None:
         if self.model is not None and (not isinstance(self.model, str) or not self.model.strip()):
             raise JobError(f"model: {_shown(self.model)} is not a catalogue name; run `trainmem models`")
+        if self.model is not None:
+            _whole_text("model", self.model)
         if self.config is not None and not isinstance(self.config, Mapping):
             raise JobError(f"config: {_shown(self.config)} is not an object like a Hugging Face config.json")
         if self.config is not None:
@@ -268,6 +287,7 @@ class TrainingJob:
             )
         if not isinstance(self.device, str):
             raise JobError(f"device: {_shown(self.device)} is not a device name; run `trainmem devices`")
+        _whole_text("device", self.device)
 
     @classmethod
     def from_json(cls, data: object) -> TrainingJob:

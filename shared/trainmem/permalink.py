@@ -26,7 +26,7 @@ def encode(job: TrainingJob) -> str:
     """The query string of ``job``, without a question mark; `decode` gives the same job back.
 
     ``lora=16`` is rank 16 on all linear layers, ``lora=8:q_proj,v_proj`` names them. A config is compressed
-    JSON in URL-safe base64.
+    JSON in URL-safe base64. Raises `JobError` for a job that `decode` would refuse because it is too long.
     """
     plain = TrainingJob(model="any")
     found: dict[str, str] = {}
@@ -45,7 +45,12 @@ def encode(job: TrainingJob) -> str:
                 found[name] = value
         elif value != getattr(plain, name):
             found[name] = _text(value)
-    return urlencode(found)
+    query = urlencode(found)
+    if len(query) > _LONGEST_QUERY:
+        raise JobError(
+            f"link: this job makes {len(query):,} characters; at most {_LONGEST_QUERY:,} fit in a link"
+        )
+    return query
 
 
 def decode(query: str) -> TrainingJob:
@@ -98,6 +103,8 @@ def _lora(value: str) -> dict[str, Any]:
 
 def _packed(config: dict[str, Any]) -> str:
     text = json.dumps(config, separators=(",", ":"), sort_keys=True)
+    if len(text) > _LARGEST_CONFIG_BYTES:
+        raise JobError(f"config: {len(text):,} bytes; at most {_LARGEST_CONFIG_BYTES:,} fit in a link")
     return base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode().rstrip("=")
 
 

@@ -9,7 +9,17 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = ["GB", "GIB", "KIB", "MIB", "format_bytes", "format_gb", "format_gib", "parse_bytes"]
+__all__ = [
+    "GB",
+    "GIB",
+    "KIB",
+    "MIB",
+    "format_bytes",
+    "format_gb",
+    "format_gib",
+    "parse_bytes",
+    "parse_number",
+]
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -28,7 +38,19 @@ _UNITS = {
     "GIB": GIB,
     "TIB": 1 << 40,
 }
-_SIZE = re.compile(r"^\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*$", re.IGNORECASE)
+_DIGITS = r"[0-9]+(?:[_,][0-9]+)*(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?"
+_NUMBER = re.compile(rf"\s*[+-]?(?:{_DIGITS}|\.[0-9]+)\s*", re.IGNORECASE)
+_SIZE = re.compile(rf"\s*({_DIGITS})\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def parse_number(text: str) -> float:
+    """A number as people write it: ``8``, ``8.0``, ``1e3``, digits set off by single commas or underscores.
+
+    Raises ``ValueError`` for anything else; a number too large for a float is infinite.
+    """
+    if _NUMBER.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is not a number")
+    return float(text.replace(",", "").replace("_", ""))
 
 
 def parse_bytes(text: str | int | float, *, field: str = "size") -> int:
@@ -37,16 +59,25 @@ def parse_bytes(text: str | int | float, *, field: str = "size") -> int:
     Raises ``ValueError`` naming ``field`` when the text is not a finite, non-negative size in a known unit.
     """
     if isinstance(text, bool) or not isinstance(text, str | int | float):
-        raise ValueError(f"{field}: {text!r} is not a size; write bytes or a unit, for example 24GiB or 80GB")
-    match = _SIZE.match(str(text))
+        raise ValueError(
+            f"{field}: {_shown(text)} is not a size; write bytes or a unit, for example 24GiB or 80GB"
+        )
+    if isinstance(text, int) and text.bit_length() > 1000:  # nor would Python write it out
+        raise ValueError(f"{field}: a number of more than three hundred digits is not a size")
+    match = _SIZE.fullmatch(str(text))
     if match is None or match[2].upper() not in _UNITS:
         raise ValueError(
-            f"{field}: {text!r} is not a size; write a number with B, KiB, MiB, GiB, TiB, kB, MB, GB or TB"
+            f"{field}: {_shown(text)} is not a size; write a number with B, KiB, MiB, GiB, TiB, kB, MB, GB or TB"
         )
-    value = float(match[1].replace(",", "").replace("_", "")) * _UNITS[match[2].upper()]
+    value = parse_number(match[1]) * _UNITS[match[2].upper()]
     if not math.isfinite(value):
-        raise ValueError(f"{field}: {text!r} is not a finite size")
+        raise ValueError(f"{field}: {_shown(text)} is not a finite size")
     return round(value)
+
+
+def _shown(text: object) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 def format_gib(size_bytes: int, *, digits: int = 3) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainmem.allocator import AllocatorSettings
+from trainmem.allocator import TURN_ON_EXPANDABLE_SEGMENTS, AllocatorSettings
 from trainmem.capacity import capacity_report, sum_answer
 from trainmem.device import Device
 from trainmem.estimate import Estimate, estimate
@@ -106,7 +106,7 @@ def _squeezed(
     if report.answer == "fits":
         return "the allocator has to give idle memory back and ask again, which costs time"
     if report.answer == "fits_with_expandable_segments":
-        return "only with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        return f"only with {TURN_ON_EXPANDABLE_SEGMENTS}"
     return None
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from html import escape
 from urllib.parse import urlencode
 
 import gradio as gr
 
-from trainmem.job import TrainingJob
+from trainmem.job import JobError, TrainingJob
 from trainmem.permalink import decode, encode
 
-__all__ = ["job_of", "link_to", "tab_of"]
+__all__ = ["anchor", "job_of", "link_to", "tab_of"]
 
 _OURS = ("tab", "question", "__theme")
 _ADDED_BY_OTHERS = ("utm_", "fbclid", "gclid", "msclkid", "mc_", "ref", "source", "__")
@@ -30,6 +31,14 @@ def tab_of(request: gr.Request) -> str | None:
     return request.query_params.get("tab")
 
 
+def anchor(job: TrainingJob, text: str, kind: str = "") -> str:
+    """A link that opens a scenario, or the line that says why there is none."""
+    try:
+        return f'<a class="{kind}" href="{escape(link_to(job))}">{escape(text)}</a>'
+    except JobError as error:
+        return f'<span class="tm-note">No link to this scenario: {escape(str(error))}.</span>'
+
+
 def link_to(job: TrainingJob) -> str:
-    """The address of a scenario, relative to the page."""
+    """The address of a scenario, relative to the page. Raises `JobError` for one too large for a link."""
     return f"?{encode(job)}"

@@ -77,6 +77,18 @@ def test_the_app_does_no_memory_arithmetic() -> None:
             assert not pattern.search(code), f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
 
 
+def test_advice_on_the_allocator_says_one_thing() -> None:
+    """The variable was renamed; only one place may say how to set it, and which torch reads the old name."""
+    setting = re.compile(r"PYTORCH_\w*ALLOC_CONF=")
+    places = {
+        path.relative_to(ROOT).as_posix()
+        for path in [*sources(SHARED), *sources(SPACE), *sources(BACKEND)]
+        if setting.search(path.read_text(encoding="utf-8"))
+    }
+    # the second writes PyTorch's own message
+    assert places == {"shared/trainmem/allocator/settings.py", "shared/trainmem/allocator/oom.py"}
+
+
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
 def test_the_papers_are_there(name: str) -> None:
     assert (ROOT / name).stat().st_size > 300

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
+import random
+import zlib
 
 import pytest
 from hypothesis import given, settings
@@ -83,8 +87,13 @@ def test_malformed_links_are_one_clear_line(query, line):
     assert "\n" not in str(caught.value)
 
 
+def packed(config):
+    text = json.dumps(config).encode()
+    return base64.urlsafe_b64encode(zlib.compress(text, 9)).decode().rstrip("=")
+
+
 def test_a_packed_config_cannot_unpack_into_a_flood():
-    flood = encode(TrainingJob(config={"a": "0" * 10_000_000}))
+    flood = f"config={packed({'a': '0' * 10_000_000})}"
     assert len(flood) < 60_000
     with pytest.raises(JobError, match="config: not a JSON object of at most 262,144 bytes"):
         decode(flood)
@@ -96,3 +105,31 @@ def test_any_text_is_a_job_or_a_job_error(text):
     for query in (text, "config=" + text, "model=gpt2-124m&lora=" + text):
         with contextlib.suppress(JobError):
             decode(query)
+
+
+def test_what_would_not_decode_is_not_encoded():
+    largest = {"a": "0" * (256 * 1024 - len('{"a":""}'))}
+    assert decode(encode(TrainingJob(config=largest))) == TrainingJob(config=largest)
+    with pytest.raises(JobError, match=r"config: 262,145 bytes; at most 262,144 fit in a link"):
+        encode(TrainingJob(config={"a": largest["a"] + "0"}))
+    noise = random.Random(0).randbytes(100_000).hex()
+    with pytest.raises(JobError, match="link: this job makes"):
+        encode(TrainingJob(config={"a": noise}))
+
+
+@pytest.mark.parametrize(
+    ("field", "job"),
+    [
+        ("model", {"model": "gpt\ud800"}),
+        ("config.note", {"config": {"note": "\udfff"}}),
+        ("config", {"config": {"\ud800": 1}}),
+        ("config.deep", {"config": {"deep": [{"a": "\ud800"}]}}),
+        ("device", {"model": "gpt2-124m", "device": "\ud800"}),
+        ("lora.targets", {"model": "gpt2-124m", "lora": {"targets": ["\ud800"]}}),
+    ],
+)
+def test_half_a_surrogate_pair_is_no_text_and_never_reaches_a_link(field, job):
+    with pytest.raises(JobError) as caught:
+        encode(TrainingJob.from_json(job))
+    assert str(caught.value).startswith(f"{field}: ")
+    str(caught.value).encode("utf-8")

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from trainmem.job import TrainingJob
 from trainmem.quiz import by_name, grade, grade_spoken
-from trainmem.quiz.quantity import UNITS, AnswerError, parse, show
-from trainmem.quiz.question import Rubric
+from trainmem.quiz.quantity import UNITS, AnswerError, in_unit, parse, show
+from trainmem.quiz.question import NumericKey, Rubric
+from trainmem.quiz.templates import TEMPLATES
 
 
 @pytest.mark.parametrize(
@@ -84,9 +85,9 @@ def test_wrong_says_by_how_much():
     question = by_name("states.total").question(0, TrainingJob(model="gpt2-774m"))
     assert grade(question, "13.0").correct
     found = grade(question, "1")
-    assert found.message == "1 GiB is off, 13 times too little. The answer is 13.0 GiB."
+    assert found.message == "Wrong: 1 GiB is off, 13 times too little. The answer is 13.0 GiB."
     assert (found.verdict, found.quality) == ("wrong", 1)
-    assert grade(question, "26").message.startswith("26 GiB is off, 2 times too much.")
+    assert grade(question, "26").message.startswith("Wrong: 26 GiB is off, 2 times too much.")
 
 
 def test_a_bare_number_of_parameters_is_asked_back():
@@ -103,6 +104,31 @@ def test_choices_take_letters_and_numbers():
     assert grade(question, "a").verdict == "wrong"
     for text in ("", "e", "9", "by about a third"):
         assert grade(question, text).verdict == "unreadable"
+
+
+def test_every_judged_answer_begins_by_saying_whether_it_is_right():
+    words = {"right": ("Right",), "slip": ("Wrong.",), "wrong": ("Wrong", "Not complete")}
+    seen = set()
+    for template in TEMPLATES:
+        question = template.question(3)
+        if isinstance(question.key, Rubric):
+            grades = [grade_spoken(question.key, [], [], False)]
+        elif isinstance(question.key, NumericKey):
+            shown = (question.key.value, *(slip.value for slip in question.key.slips), question.key.value * 9)
+            grades = [grade(question, in_unit(value, question.key.unit)) for value in shown]
+        else:
+            grades = [grade(question, index + 1) for index in range(len(question.key.options))]
+        for found in grades:
+            if found.verdict != "unreadable":
+                seen.add(found.verdict)
+                assert found.message.startswith(words[found.verdict]), (question.id, found.message)
+    assert seen == set(words)
+
+
+def test_what_is_neither_text_nor_a_number_is_unreadable():
+    for answer in (None, True, [], {"a": 1}, b"1", float("nan"), float("inf"), 10**5000, object()):
+        for name in ("states.total", "levers.price"):
+            assert grade(by_name(name).question(0), answer).verdict == "unreadable"
 
 
 def test_spoken_answers_are_ticked():

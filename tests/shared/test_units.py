@@ -1,6 +1,6 @@
 import pytest
 
-from trainmem.units import GIB, format_bytes, format_gib, parse_bytes
+from trainmem.units import GIB, format_bytes, format_gib, parse_bytes, parse_number
 
 
 @pytest.mark.parametrize(
@@ -19,10 +19,32 @@ def test_sizes_are_read_in_either_kind_of_unit(text: str, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-3 GiB", "12 parsecs", "nan", "1e999", True, None, [1]])
+@pytest.mark.parametrize(
+    "text",
+    ["", "GiB", "-3 GiB", "12 parsecs", "nan", "1e999", "1_", "1,", "1__0", "٣", "9" * 5000, None, [1], True],
+)
 def test_a_size_that_is_none_names_the_field(text: object) -> None:
     with pytest.raises(ValueError, match=r"^budget: "):
         parse_bytes(text, field="budget")  # type: ignore[arg-type]
+
+
+def test_a_number_that_python_would_not_write_out() -> None:
+    with pytest.raises(ValueError, match=r"^budget: a number of more than three hundred digits"):
+        parse_bytes(10**5000, field="budget")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("8", 8), (" 8.0 ", 8), ("1e3", 1000), ("1,024", 1024), ("1_000.5", 1000.5), ("-4", -4)],
+)
+def test_numbers_as_people_write_them(text: str, number: float) -> None:
+    assert parse_number(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "1_", "_1", "1,,0", ",8", "nan", "inf", "0x10", "٣", "8 8"])
+def test_what_is_no_number(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a number"):
+        parse_number(text)
 
 
 def test_three_significant_digits() -> None:

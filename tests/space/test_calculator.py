@@ -3,9 +3,12 @@
 import csv
 import re
 
+from trainmem.cli import main
 from trainmem.job import TrainingJob
+from trainmem.results import error_text
 from trainmem_space import answers
 from trainmem_space.session import Session
+from trainmem_space.tabs.calculator import _shown
 from trainmem_space.views.breakdown import breakdown_csv, breakdown_view
 from trainmem_space.views.comparison import comparison_view
 from trainmem_space.views.verdict import verdict_view
@@ -60,3 +63,28 @@ def test_its_verdict_is_no_promise():
     html = verdict_view(estimate, verdict, described="it", detail="exact")
     assert "Probably fits" in html
     assert "trainmem trace --model config.json" in html
+
+
+def test_a_config_too_large_for_a_link_is_answered_without_one():
+    large = UNKNOWN.with_(config={**UNKNOWN.config, "note": "0" * 300_000})
+    session = Session()
+    session.show(large)
+    *_, link = _shown(session, large, "fast")
+    assert "at most 262,144 fit in a link" in link
+    assert "href" not in link
+
+
+def test_every_page_and_command_words_the_typical_error_alike(capsys):
+    job = TrainingJob(model="gpt2-774m", device="h200")
+    estimate = answers.answer(job, "exact").to_json()
+    html = verdict_view(estimate, answers.verdict_on(job, "exact"), described="it", detail="exact")
+    said = error_text(estimate["typical_error"])
+    assert f"Typical error on measured steps like this one: {said}." in html
+    assert main(["estimate", "-m", "gpt2-774m", "-d", "h200"]) == 0
+    assert f"typical error on measured steps like this one {said}\n" in capsys.readouterr().out
+    assert [error_text(e) for e in (0.0, 9e-5, 1e-4, 0.0125)] == [
+        "under 0.01%",
+        "under 0.01%",
+        "0.01%",
+        "1.25%",
+    ]

@@ -11,9 +11,10 @@ from trainmem.allocator.export import Frame, Region, write_snapshot
 from trainmem.allocator.memory import Block, MappedRange, Segment
 from trainmem.allocator.oom import AllocatorOutOfMemoryError, OutOfMemory
 from trainmem.allocator.replay import Replay, replay
-from trainmem.allocator.settings import AllocatorSettings
+from trainmem.allocator.settings import TURN_ON_EXPANDABLE_SEGMENTS, AllocatorSettings
 
 __all__ = [
+    "TURN_ON_EXPANDABLE_SEGMENTS",
     "AllocatorOutOfMemoryError",
     "AllocatorSettings",
     "Block",

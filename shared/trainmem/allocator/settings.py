@@ -1,4 +1,4 @@
-"""The allocator's settings, as ``PYTORCH_CUDA_ALLOC_CONF`` states them."""
+"""The allocator's settings, as ``PYTORCH_ALLOC_CONF`` states them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ __all__ = [
     "MIN_BLOCK_BYTES",
     "MIN_REQUEST_OF_OWN_SEGMENT_BYTES",
     "SMALL_SEGMENT_BYTES",
+    "TURN_ON_EXPANDABLE_SEGMENTS",
     "AllocatorSettings",
 ]
+
+TURN_ON_EXPANDABLE_SEGMENTS = (
+    "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before torch 2.10)"
+)
+"""What to set, as every piece of advice says it. The old name has warned since 2.9, but 2.9 does not yet read this
+option from the new one on CUDA (pytorch#183387)."""
 
 MIN_BLOCK_BYTES = 512
 """Every block is a multiple of this (``kMinBlockSize``)."""
@@ -114,7 +121,7 @@ class AllocatorSettings:
 
     @classmethod
     def parse(cls, text: str) -> AllocatorSettings:
-        """Settings from the value of ``PYTORCH_CUDA_ALLOC_CONF`` (or ``PYTORCH_ALLOC_CONF``).
+        """Settings from the value of ``PYTORCH_ALLOC_CONF``.
 
         Options that do not move device blocks (pinned memory, locks) are accepted and have no effect.
         """
@@ -125,7 +132,7 @@ class AllocatorSettings:
             match = _OPTION.match(squeezed, position)
             if match is None:
                 raise ValueError(
-                    f"PYTORCH_CUDA_ALLOC_CONF: cannot read {squeezed[position:]!r}; write option:value, "
+                    f"PYTORCH_ALLOC_CONF: cannot read {squeezed[position:]!r}; write option:value, "
                     "for example expandable_segments:True,max_split_size_mb:128"
                 )
             values.update(_option(match["name"], match["value"]))
@@ -133,7 +140,7 @@ class AllocatorSettings:
         return cls(**values)
 
     def __str__(self) -> str:
-        """The value of ``PYTORCH_CUDA_ALLOC_CONF`` that says the same; empty for the defaults."""
+        """The value of ``PYTORCH_ALLOC_CONF`` that says the same; empty for the defaults."""
         default, options = AllocatorSettings(), []
         for name, (field, _) in _OPTIONS.items():
             value = getattr(self, field)
@@ -176,7 +183,7 @@ def _option(name: str, value: str) -> dict[str, Any]:
         return {}
     if name not in _OPTIONS:
         raise ValueError(
-            f"PYTORCH_CUDA_ALLOC_CONF: {name!r} is not an option; allowed are {', '.join(sorted(_OPTIONS))}"
+            f"PYTORCH_ALLOC_CONF: {name!r} is not an option; allowed are {', '.join(sorted(_OPTIONS))}"
         )
     field, read = _OPTIONS[name]
     try:

@@ -14,6 +14,7 @@ from trainmem.cli.jobs import add_job_arguments, job_from_arguments, jobs_from_f
 from trainmem.device import device, devices
 from trainmem.estimate import Estimate, estimate
 from trainmem.job import JobError, TrainingJob
+from trainmem.results import error_text
 from trainmem.units import format_gib
 from trainmem.verdict import verdict
 
@@ -29,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
         "--detail", choices=("fast", "exact"), default="exact", help="fast leaves the allocator out"
     )
     parser.add_argument(
-        "--allocator", metavar="CONF", help="a PYTORCH_CUDA_ALLOC_CONF string, e.g. expandable_segments:True"
+        "--allocator", metavar="CONF", help="a PYTORCH_ALLOC_CONF string, e.g. expandable_segments:True"
     )
     parser.add_argument(
         "--capacity", metavar="SIZE", help="answer as a device of this size would, e.g. 24GiB"
@@ -112,7 +113,7 @@ def _table(job: TrainingJob, answer: Estimate) -> None:
                 f"  {bucket:<{width}}  {size / (1 << 30):>9.3f} GiB  {100 * size / answer.peak_allocated_bytes:5.1f}%"
             )
     print()
-    error = "under 0.01%" if answer.typical_error < 1e-4 else f"{answer.typical_error:.2%}"
+    error = error_text(answer.typical_error)
     print(f"engine {answer.engine}; typical error on measured steps like this one {error}")
     for warning in answer.warnings:
         print(f"note: {warning}")

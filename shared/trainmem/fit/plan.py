@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from trainmem.allocator import TURN_ON_EXPANDABLE_SEGMENTS
 from trainmem.capacity import capacity_report
 from trainmem.estimate import Detail, Estimate
 from trainmem.fit.outcome import answer, can_fit, held_bytes, outcome
@@ -17,7 +18,7 @@ from trainmem.levers import ALL_LEVERS, MemoryLever
 
 __all__ = ["EXPANDABLE", "Plan", "PlanStep", "Plans", "plans"]
 
-EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+EXPANDABLE = TURN_ON_EXPANDABLE_SEGMENTS
 MOST_PLANS = 6
 _MOST_LEVERS = 4
 _MOST_OF_A_COST = 2

@@ -14,6 +14,9 @@ __all__ = ["Grade", "Verdict", "grade", "grade_spoken", "key_text", "skipped", "
 _FEWEST_PARAMETERS = 1000
 """Fewer parameters than this were meant in millions or billions."""
 
+_LARGEST = 10**60
+"""A number beyond this is no answer, and Python does not write every whole number out."""
+
 Verdict = Literal["right", "slip", "wrong", "unreadable", "skipped"]
 
 
@@ -52,17 +55,26 @@ def tolerance_text(key: NumericKey) -> str:
     return within if key.unit in ("count", "times") else f"in {key.unit}, {within}"
 
 
-def grade(question: Question, answer: str) -> Grade:
-    """Judge a typed number or a chosen option (its number from 1, or its letter).
+def grade(question: Question, answer: str | float) -> Grade:
+    """Judge a typed number or a chosen option (its number from 1, or its letter); a number is as good as its text.
 
     Raises `TypeError` for a spoken question; `grade_spoken` judges those.
     """
-    key = question.key
+    key, text = question.key, _typed(answer)
     if isinstance(key, NumericKey):
-        return _numeric(key, answer)
+        return _numeric(key, text)
     if isinstance(key, ChoiceKey):
-        return _choice(key, answer)
+        return _choice(key, text)
     raise TypeError(f"{question.id} is spoken: its rubric is ticked, not typed")
+
+
+def _typed(answer: object) -> str:
+    """What someone would have typed for ``answer``; nothing for what is neither text nor a number."""
+    if isinstance(answer, str):
+        return answer
+    if isinstance(answer, bool) or not isinstance(answer, int | float) or abs(answer) >= _LARGEST:
+        return ""
+    return repr(answer)
 
 
 def skipped(question: Question) -> Grade:
@@ -85,11 +97,11 @@ def _numeric(key: NumericKey, answer: str) -> Grade:
     for slip in key.slips:
         if abs(value - slip.value) <= max(key.tolerance / 2, 0.005) * abs(slip.value):
             return Grade(
-                verdict="slip", message=f"{slip.why} The answer is {shown}.", quality=2, slip=slip.name
+                verdict="slip", message=f"Wrong. {slip.why} The answer is {shown}.", quality=2, slip=slip.name
             )
     given = show(value, key.unit) if in_unit(abs(value), key.unit) < 1e15 else "that"
     by = _how_far(value / key.value) if key.value else ""
-    return Grade(verdict="wrong", message=f"{given} is off{by}. The answer is {shown}.", quality=1)
+    return Grade(verdict="wrong", message=f"Wrong: {given} is off{by}. The answer is {shown}.", quality=1)
 
 
 def _how_far(ratio: float) -> str:
@@ -113,9 +125,7 @@ def _choice(key: ChoiceKey, answer: str) -> Grade:
         return Grade(verdict="unreadable", message=f"Not read: choose one of A to {last}.", quality=0)
     if chosen == key.right:
         return Grade(verdict="right", message=f"Right. {key.options[chosen].why}", quality=5)
-    said = (
-        f"{key.options[chosen].why} The answer is {letters[key.right].upper()}. {key.options[key.right].why}"
-    )
+    said = f"Wrong. {key.options[chosen].why} The answer is {letters[key.right].upper()}. {key.options[key.right].why}"
     return Grade(verdict="wrong", message=said, quality=1)
 
 
@@ -132,6 +142,7 @@ def grade_spoken(rubric: Rubric, said: Collection[int], added: Collection[int], 
         quality = 5 if extras == len(rubric.senior) else 4
     else:
         quality = min(2, round(2 * musts / len(rubric.must)))
+    said_all = "Right" if complete else "Not complete"
     return Grade(
-        verdict="right" if complete else "wrong", message=f"{', '.join(parts)}.".capitalize(), quality=quality
+        verdict="right" if complete else "wrong", message=f"{said_all}: {', '.join(parts)}.", quality=quality
     )

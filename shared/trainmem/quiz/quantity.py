@@ -178,7 +178,8 @@ def _evaluate(text: str) -> tuple[float, str]:
         tokens.append(_number(number) if number else "*" if match["times"] else match["sign"])
         position = match.end()
     if not any(isinstance(token, float) for token in tokens):
-        raise AnswerError(f"{text[:40]!r} has no number; write for example 28.8 GiB or 19.8e9")
+        said = f"{text[:40]!r} has no number" if text.strip() else "there is no number"
+        raise AnswerError(f"{said}; write for example 28.8 GiB or 19.8e9")
     value, end = _sum(tokens, 0)
     if end != len(tokens):
         raise AnswerError(f"{text[:40]!r} is not a sum that can be worked out; write the number")

@@ -4,7 +4,7 @@ them."""
 from trainmem.results.accuracy import ENGINES, Accuracy, Point, accuracy, points
 from trainmem.results.band import Band, band
 from trainmem.results.flops import step_flops
-from trainmem.results.likeness import Support, support, typical_error
+from trainmem.results.likeness import Support, error_text, support, typical_error
 from trainmem.results.plausible import refusals, throughput_doubt
 from trainmem.results.published import Prediction, Predictions, predictions, published_rows
 from trainmem.results.row import (
@@ -36,6 +36,7 @@ __all__ = [
     "Support",
     "accuracy",
     "band",
+    "error_text",
     "points",
     "predictions",
     "published_rows",

@@ -10,7 +10,7 @@ from statistics import median
 from trainmem.job import JobError, TrainingJob
 from trainmem.model.catalogue import find
 
-__all__ = ["TRAITS", "Support", "support", "traits", "typical_error"]
+__all__ = ["TRAITS", "Support", "error_text", "support", "traits", "typical_error"]
 
 TRAITS = (
     "precision",
@@ -29,6 +29,7 @@ _FEWEST_ROWS = 3
 """A median of fewer rows is an anecdote; the search then gives up the last trait and looks wider."""
 
 _NOTHING_KNOWN = 1.0
+_LEAST_SHOWN = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +90,13 @@ def support(job: TrainingJob, engine: str = "tape") -> Support:
         if rows >= _FEWEST_ROWS:
             return Support(error=error, rows=rows, shared_traits=TRAITS[:length])
     return Support(error=_NOTHING_KNOWN, rows=0, shared_traits=())
+
+
+def error_text(error: float) -> str:
+    """A `typical_error` as every page and command writes it: ``"1.25%"``, ``"under 0.01%"``."""
+    if error >= _NOTHING_KNOWN:
+        return "unknown: no measured step is like it yet"
+    return f"{error:.2%}" if error >= _LEAST_SHOWN else f"under {_LEAST_SHOWN:.2%}"
 
 
 def typical_error(job: TrainingJob, engine: str = "tape") -> float:

@@ -11,7 +11,7 @@ __all__ = ["settings_of"]
 def settings_of(snapshot: Snapshot) -> AllocatorSettings:
     """What changes the placement of blocks. Settings that are missing or impossible are PyTorch's defaults."""
     found = snapshot.settings
-    text = found.get("PYTORCH_CUDA_ALLOC_CONF") or found.get("PYTORCH_ALLOC_CONF")
+    text = found.get("PYTORCH_ALLOC_CONF") or found.get("PYTORCH_CUDA_ALLOC_CONF")
     if isinstance(text, str) and text:
         try:
             return AllocatorSettings.parse(text)

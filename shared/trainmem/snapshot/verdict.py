@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trainmem.allocator import TURN_ON_EXPANDABLE_SEGMENTS
 from trainmem.buckets import BUCKETS, Bucket
 from trainmem.snapshot.analysis import Analysis, DeviceAnalysis
 from trainmem.snapshot.notes import name_of
@@ -91,7 +92,7 @@ def _about(analysis: Analysis, device: DeviceAnalysis) -> list[str]:
     ):
         sentences.append(
             f"{format_gib(fragmentation)} of what was reserved at the peak was not allocated; "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True usually wins most of that back."
+            f"{TURN_ON_EXPANDABLE_SEGMENTS} usually wins most of that back."
         )
     if analysis.facts.has_python and device.timetable.spans:
         sentences.append(_advice(device.buckets_at_peak))

@@ -15,7 +15,7 @@ from trainmem.device import device, devices
 from trainmem.hub import fetch_config, is_hub_id
 from trainmem.job import TrainingJob
 from trainmem_space import answers
-from trainmem_space.address import job_of, link_to, tab_of
+from trainmem_space.address import anchor, job_of, tab_of
 from trainmem_space.levers import FORM, PASTED, form_from_job, job_from_form, lever_of_error
 from trainmem_space.session import Session
 from trainmem_space.shell import Shell
@@ -218,7 +218,7 @@ def _shown(session: Session, job: TrainingJob, detail: answers.Detail) -> Views:
         ),
         comparison_view(session, job, detail),
         breakdown_view(estimate, answers.board(job)),
-        f'<p class="tm-actions"><a href="{escape(link_to(job))}">Link to this scenario</a></p>',
+        f'<p class="tm-actions">{anchor(job, "Link to this scenario")}</p>',
     )
 
 

@@ -10,7 +10,7 @@ from trainmem.fit.outcome import held_bytes
 from trainmem.fit.plan import EXPANDABLE
 from trainmem.fit.report import ConfigurationLimits
 from trainmem.fit.words import mathematics_in_words, step_time
-from trainmem_space.address import link_to
+from trainmem_space.address import anchor
 from trainmem_space.charts.text import size
 
 __all__ = ["floor_view", "limits_view", "offers_view", "plans_view"]
@@ -25,11 +25,7 @@ def plans_view(found: Plans, described: str, detail: str) -> str:
         body = f'<p class="tm-fit-short">It fits on {name}{how}: {size(held)} of {size(limit)}.</p>'
     else:
         short = f"It does not fit on {name}: {size(held)}, and the allocator may hold {size(limit)}."
-        would = (
-            f"<p>It would with <code>{EXPANDABLE}</code>, which costs nothing.</p>"
-            if found.expandable
-            else ""
-        )
+        would = f"<p>It would with {EXPANDABLE}, which costs nothing.</p>" if found.expandable else ""
         body = f'<p class="tm-fit-short">{short}</p>{would}{_list(found.plans)}'
     return (
         f'<section class="tm-fit-job" data-detail="{detail}"><h2>The plan</h2>'
@@ -56,7 +52,7 @@ def _plan(plan: Plan) -> str:
     if len(steps) > 1:
         total = f"Together {size(plan.saved_bytes)} · {step_time(plan.step_time_share)}. "
     tight = ", tight" if plan.tight else ""
-    apply = f'<a class="tm-apply" href="{escape(link_to(plan.job))}">Apply</a>'
+    apply = anchor(plan.job, "Apply", "tm-apply")
     return f"<li><ul>{''.join(steps)}</ul><p>{total}Then {size(held_bytes(plan.estimate))}{tight}. {apply}</p></li>"
 
 

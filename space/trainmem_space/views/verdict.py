@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from trainmem.results import error_text
 from trainmem.verdict import Verdict
 from trainmem_space.charts.text import size
 
@@ -16,12 +17,7 @@ def verdict_view(estimate: dict[str, Any], verdict: Verdict, *, described: str, 
     state = {True: "fits", False: "short", None: "unsure"}[verdict.fits]
     reserved = estimate["peak_reserved_bytes"]
     held = f", {size(reserved)} reserved" if reserved is not None else ""
-    error = estimate["typical_error"]
-    if error >= 1:
-        typical = "No measured step is like it yet."
-    else:
-        off = f"{error:.1%}" if error >= 0.001 else "less than 0.1%"
-        typical = f"On measured steps like it, such a figure is {off} off at the median."
+    typical = f"Typical error on measured steps like this one: {error_text(estimate['typical_error'])}."
     peak = size(estimate["peak_allocated_bytes"])
     parts = [
         f'<p class="tm-sentence">{escape(verdict.sentence)}</p>',
