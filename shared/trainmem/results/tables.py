@@ -1,4 +1,4 @@
-"""Published rows arranged as people ask for them: by machine, the lesson's table, the limits, the curves."""
+"""Published rows arranged as people ask for them: by machine, the textbook job's table, the limits, the curves."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def one_machine(rows: Sequence[MeasuredRow], suite: str) -> list[MeasuredRow]:
 
 
 def suites_of(rows: Iterable[MeasuredRow]) -> list[str]:
-    """The suites, the lesson's first and rows without one last."""
+    """The suites, ``lesson`` first and rows without one last."""
     found = list(dict.fromkeys(row.suite or WITHOUT_SUITE for row in rows))
     return sorted(found, key=lambda name: (name != "lesson", name == WITHOUT_SUITE))
 

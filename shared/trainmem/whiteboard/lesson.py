@@ -15,7 +15,7 @@ __all__ = ["SPARK_USABLE_BYTES", "LessonLimit", "Method", "lesson_limits"]
 Method = Literal["full", "lora", "qlora"]
 
 SPARK_USABLE_BYTES = 118 * GIB
-"""What the lesson assumes of a DGX Spark once the operating system has its share."""
+"""What the textbook sum assumes of a DGX Spark once the operating system has its share."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,10 +15,10 @@ from trainmem_space.session import MOST_PINS, Session, changed_levers
 
 __all__ = ["capacity_lines", "comparison_view", "described"]
 
-# The lesson's own machines are always drawn, whatever machine is chosen.
-LESSON_DEVICES = ("h100-80gb", "spark")
+# The two machines of the textbook sum are always drawn, whatever machine is chosen.
+_ALWAYS_DRAWN = ("h100-80gb", "spark")
 
-_LESSON_NOTES = {"spark": ("the lesson draws it at 128 and, after the OS, at 118 GiB",)}
+_TEXTBOOK_NOTES = {"spark": ("the textbook sum takes it as 128 GiB, and as 118 GiB after the OS",)}
 _TOLD = ("model", "micro_batch", "sequence_length", "precision", "optimizer", "attention", "checkpointing")
 
 
@@ -32,7 +32,7 @@ def comparison_view(session: Session, job: TrainingJob, detail: answers.Detail) 
     pin = '<button type="button" data-action="pin"{}>Pin this scenario</button>'.format(
         " disabled" if full else ""
     )
-    notes = "; ".join((*device(job.device).notes[:2], *_LESSON_NOTES.get(device(job.device).name, ())))
+    notes = "; ".join((*device(job.device).notes[:2], *_TEXTBOOK_NOTES.get(device(job.device).name, ())))
     return (
         f"<h2>At the peak</h2>{bars(rows, capacity_lines(job.device))}"
         f'<p class="tm-actions">{pin}</p>{_note(notes)}'
@@ -40,9 +40,9 @@ def comparison_view(session: Session, job: TrainingJob, detail: answers.Detail) 
 
 
 def capacity_lines(chosen: str) -> list[CapacityLine]:
-    """Lines for the lesson's machines and the chosen one, named with what is sold and what is there."""
+    """Lines for the textbook sum's machines and the chosen one, named with what is sold and what is there."""
     picked = device(chosen)
-    shown = [machine for machine in devices() if machine is picked or machine.name in LESSON_DEVICES]
+    shown = [machine for machine in devices() if machine is picked or machine.name in _ALWAYS_DRAWN]
     return [line for machine in shown for line in _machine(machine, chosen=machine is picked)]
 
 

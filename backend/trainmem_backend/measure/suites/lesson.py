@@ -1,4 +1,4 @@
-"""The lesson's own table: GPT-2 774M at 1,024 tokens, one lever at a time, and the largest batch of each."""
+"""The textbook job: GPT-2 774M at 1,024 tokens, one lever at a time, and the largest batch of each."""
 
 from __future__ import annotations
 
