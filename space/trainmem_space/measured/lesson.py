@@ -19,14 +19,18 @@ def lesson_table(rows: Sequence[MeasuredRow], known: Predictions, machine: str |
     """GPT-2 774M at 1,024 tokens, one line a configuration; each opens to its row."""
     steps = of_suite(rows, "lesson", kind="step")
     head = (
-        "<h2>The textbook job, lever by lever</h2><p>GPT-2 774M, 1,024 tokens, AMP bf16: the peak of allocated memory in a steady "
-        "step, and how far each rung was off. Open a line for everything behind it.</p>"
+        "<h2>The textbook job, lever by lever</h2><p>GPT-2 774M, 1,024 tokens, AMP bf16: the peak of allocated "
+        "memory in a steady step, and how far each rung was off. Open a line for everything behind it.</p>"
     )
     if not steps:
         return head + not_run("lesson", machine)
     where = f'<p class="tm-note">Measured on {escape(steps[0].machine)}.</p>' if machine is None else ""
     lines = "".join(_line(item, largest_of(rows, item.row)) for item in compared(steps, known))
-    return head + where + wide("the textbook job, lever by lever", f'<div class="tm-lessons">{_HEAD}{lines}</div>')
+    return (
+        head
+        + where
+        + wide("the textbook job, lever by lever", f'<div class="tm-lessons">{_HEAD}{lines}</div>')
+    )
 
 
 def _line(item: Compared, largest: MeasuredRow | None) -> str:
