@@ -15,7 +15,7 @@ from trainmem.allocator import AllocatorSettings
 from trainmem.buckets import BUCKETS, Bucket
 from trainmem.instant import describe_instant
 from trainmem.job import JobError, TrainingJob
-from trainmem.model import Resolved, resolve
+from trainmem.model import Resolved, UnknownFamily, resolve
 from trainmem.recording import Counters, Recording, counters, read_step
 from trainmem.results import typical_error
 from trainmem.tape import Unsupported, fast_figures, record
@@ -108,11 +108,11 @@ def estimate(
     under ``settings``. A family or lever that the tape does not know falls back to the whiteboard, with its
     error band and the command that traces the job exactly among the warnings. Raises `JobError`.
     """
+    if engine == "trace":
+        return _trace(job, settings)
     resolved = resolve(job)
     if engine == "whiteboard":
         return _from_whiteboard(job, resolved)
-    if engine == "trace":
-        return _trace(job, resolved, settings)
     if engine != "tape":
         raise JobError(f"engine: {engine} is not one of whiteboard, tape, trace")
     try:
@@ -281,5 +281,10 @@ def _tracer() -> Callable[[TrainingJob], Recording]:
     return trace
 
 
-def _trace(job: TrainingJob, resolved: Resolved, settings: AllocatorSettings | None) -> Estimate:
+def _trace(job: TrainingJob, settings: AllocatorSettings | None) -> Estimate:
+    try:
+        resolved = resolve(job)
+    except UnknownFamily:
+        # Nobody but the model's own code need know its shape.
+        resolved = None
     return from_recording(job, _tracer()(job), "trace", resolved, settings=settings)
