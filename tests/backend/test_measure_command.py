@@ -27,7 +27,7 @@ TINY = {
 }
 
 pytestmark = pytest.mark.torch
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 
 def test_a_list_measures_nothing_and_names_every_trial(capsys):
@@ -57,6 +57,17 @@ def test_wrong_input_is_one_line_and_exit_2(arguments, said, capsys):
     error = capsys.readouterr().err
     assert said in error
     assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
+@pytest.mark.parametrize("command", [["verify"], ["measure", "--suite", "verify"]])
+def test_a_machine_without_cuda_is_one_line_and_exit_2(command, tmp_path, capsys):
+    assert main([*command, "--run", str(tmp_path / "run")]) == 2
+    out, error = capsys.readouterr()
+    assert (out, error.count("\n")) == ("", 1)
+    assert error.startswith(f"trainmem {command[0]}: device: torch {torch.__version__} ")
+    assert "--pretend" in error
+    assert "Error" not in error
 
 
 def test_a_whole_run_on_a_pretended_device(tmp_path, monkeypatch, capsys):

@@ -17,9 +17,13 @@ from trainmem_backend.measure.nvml import Nvml
 from trainmem_backend.measure.process import WORKER_COMMAND, WorkerProcess
 from trainmem_backend.measure.settings import Settings, worker_environment, workers_ready
 
-__all__ = ["Crew", "GateClosed", "Machine"]
+__all__ = ["Crew", "GateClosed", "Machine", "NoDevice"]
 
 _OPEN_SECONDS = 120.0
+
+
+class NoDevice(ValueError):
+    """There is nothing here to measure on; the message says what would help."""
 
 
 class GateClosed(RuntimeError):
@@ -77,7 +81,7 @@ class Crew:
         self._bench.expect(more)
 
     def open(self) -> WorkerProcess:
-        """A worker with its context on the device. Raises `WorkerGone`."""
+        """A worker with its context on the device. Raises `WorkerGone`, and `NoDevice` where there is no CUDA."""
         with self._lock:
             if self._opened is not None:
                 worker, self._opened = self._opened, None
@@ -90,6 +94,11 @@ class Crew:
             message = None
         if message is None or message.get("event") != "open":
             code, words = self.dismiss(worker)
+            if message is not None and message.get("event") == "no_cuda":
+                raise NoDevice(
+                    f"device: {message['reason']}; measuring needs a CUDA GPU, and "
+                    "--pretend 8GiB exercises the harness without one"
+                )
             said = (message or {}).get("reason") or f"exit {code}; {words.strip()[-600:]}"
             raise WorkerGone(f"no device to measure on: {said}")
         with self._lock:

@@ -8,7 +8,11 @@ import torch
 
 from trainmem_backend.measure.guard.cap import Cap, DeviceFacts
 
-__all__ = ["CudaDevice", "Device", "PretendedDevice"]
+__all__ = ["CudaDevice", "Device", "NoCudaError", "PretendedDevice"]
+
+
+class NoCudaError(RuntimeError):
+    """This machine, or this build of torch, has no CUDA device; the message says which."""
 
 
 class Device(Protocol):
@@ -53,7 +57,11 @@ class CudaDevice:
     kind = "cuda"
 
     def open(self) -> DeviceFacts:
-        """Create the context and the allocator, and leave no segment behind."""
+        """Create the context and the allocator, and leave no segment behind. Raises `NoCudaError`."""
+        if not torch.backends.cuda.is_built():
+            raise NoCudaError(f"torch {torch.__version__} is a build without CUDA")
+        if not torch.cuda.is_available():
+            raise NoCudaError(f"torch {torch.__version__} finds no CUDA device")
         torch.zeros(1, device="cuda")
         torch.cuda.empty_cache()
         properties = torch.cuda.get_device_properties()

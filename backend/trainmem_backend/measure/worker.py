@@ -2,9 +2,9 @@
 
 Run as ``python -m trainmem_backend.measure.worker --results FD``. It imports everything first and then
 waits on standard input, without a context on the device, so that its start overlaps with the trial
-before it. Messages out are JSON lines on the file descriptor: ``ready``, ``open`` (what the device is),
-``part`` (figures so far) and ``done``. When standard input closes, the parent is gone and the worker
-ends at once, whatever it is doing.
+before it. Messages out are JSON lines on the file descriptor: ``ready``, ``open`` (what the device is;
+or in its place ``no_cuda`` or ``failed``), ``part`` (figures so far) and ``done``. When standard input
+closes, the parent is gone and the worker ends at once, whatever it is doing.
 """
 
 from __future__ import annotations
@@ -147,6 +147,8 @@ def main(arguments: list[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     _import_everything()
+    from trainmem_backend.measure.device import NoCudaError
+
     with os.fdopen(parsed.results, "w", encoding="utf-8") as out:
         worker = Worker(out, pretend_bytes=parsed.pretend_bytes)
         messages: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -158,6 +160,9 @@ def main(arguments: list[str] | None = None) -> int:
                 case "open":
                     try:
                         worker.open()
+                    except NoCudaError as error:
+                        worker.say("no_cuda", reason=str(error))
+                        return 1
                     except Exception as error:
                         worker.say("failed", reason=f"{type(error).__name__}: {error}")
                         return 1
