@@ -9,10 +9,9 @@ import torch
 
 from trainmem.job import TrainingJob
 from trainmem.results.flops import architecture_of_job
-from trainmem_backend.measure.assemble import assemble
 from trainmem_backend.measure.lean import build_lean
 from trainmem_backend.measure.sharded import build_sharded
-from trainmem_backend.workload import build_workload
+from trainmem_backend.workload import assemble, build_workload
 
 __all__ = ["build", "unpacked_bytes"]
 

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from trainmem.job import TrainingJob
-from trainmem_backend.measure.assemble import assemble
-from trainmem_backend.workload import Workload, build_model
+from trainmem_backend.workload import Workload, assemble, build_model
 from trainmem_backend.workload.checkpointing import blocks_of
+from trainmem_backend.workload.model import model_config
 
 __all__ = ["build_sharded", "join_group"]
 
@@ -57,7 +57,7 @@ def build_sharded(job: TrainingJob, device: str, *, real: bool) -> Workload:
     if sharding.mode not in ("fsdp2", "ddp"):
         raise ValueError(f"sharding.mode: {sharding.mode} is DeepSpeed's; fsdp2 and ddp are measured")
     join_group(job, device, real=real)
-    model: Any = build_model(job, dict(job.config or {}), device)
+    model: Any = build_model(job, model_config(job), device)
     if sharding.mode == "ddp":
         wrapped = nn.parallel.DistributedDataParallel(model)
         wrapped.config = model.config

@@ -5,6 +5,6 @@ The measuring harness runs it on a GPU and the trace replays it on fake tensors,
 
 from trainmem_backend.workload.model import build_model, parameter_dtype
 from trainmem_backend.workload.optimizers import build_optimizer
-from trainmem_backend.workload.step import Workload, build_workload
+from trainmem_backend.workload.step import Workload, assemble, build_workload
 
-__all__ = ["Workload", "build_model", "build_optimizer", "build_workload", "parameter_dtype"]
+__all__ = ["Workload", "assemble", "build_model", "build_optimizer", "build_workload", "parameter_dtype"]

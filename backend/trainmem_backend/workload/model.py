@@ -11,7 +11,7 @@ import torch
 from trainmem.job import JobError, TrainingJob
 from trainmem.model.catalogue import find
 from trainmem_backend.workload.checkpointing import apply_checkpointing
-from trainmem_backend.workload.quantization import quantize_base
+from trainmem_backend.workload.quantization import CLASSIFIERS, quantize_base
 
 __all__ = ["build_model", "model_config", "parameter_dtype"]
 
@@ -100,7 +100,12 @@ def _with_adapters(job: TrainingJob, model: torch.nn.Module, device: str) -> tor
     assert job.lora is not None
     targets = job.lora.targets if isinstance(job.lora.targets, str) else list(job.lora.targets)
     settings = LoraConfig(
-        r=job.lora.rank, lora_alpha=2 * job.lora.rank, target_modules=targets, lora_dropout=0.0
+        r=job.lora.rank,
+        lora_alpha=2 * job.lora.rank,
+        target_modules=targets,
+        lora_dropout=0.0,
+        # PEFT leaves out a language model's head by itself, a classifier's only where it is told the task
+        exclude_modules=list(CLASSIFIERS) if job.task == "sequence_classification" else None,
     )
     adapted: torch.nn.Module = get_peft_model(model, settings)
     return adapted.to(device)

@@ -55,11 +55,12 @@ class Chained:
 def build_optimizer(job: TrainingJob, parameters: Iterable[torch.nn.Parameter]) -> Any:
     """The job's optimizer over the trainable ones of ``parameters``.
 
-    Muon takes the matrices and AdamW the rest, as its authors say; 8-bit ones are bitsandbytes'.
+    Muon takes the matrices and AdamW the rest, as its authors say; 8-bit ones are bitsandbytes'. Adapters are
+    fp32, so that no precision rounds their updates.
     """
     trained: list[Any] = [p for p in parameters if p.requires_grad]
     rate = _LEARNING_RATE
-    if job.precision in ("bf16_kahan", "bf16_stochastic"):
+    if job.lora is None and job.precision in ("bf16_kahan", "bf16_stochastic"):
         return _rounded(job, trained)
     match job.optimizer:
         case "adamw":

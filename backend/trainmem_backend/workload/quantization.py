@@ -8,13 +8,23 @@ import torch
 
 from trainmem.job import BaseQuantization
 
-__all__ = ["quantize_base"]
+__all__ = ["CLASSIFIERS", "quantize_base"]
 
-_KEPT_IN_FULL = ("lm_head", "score", "classifier", "embed_out")
+CLASSIFIERS = ("score", "classifier")
+"""What transformers calls a classifier's last layer."""
 
 
-def _packs(name: str, module: torch.nn.Module) -> bool:
-    return type(module) is torch.nn.Linear and name.rpartition(".")[2] not in _KEPT_IN_FULL
+def _names(model: torch.nn.Module) -> list[str]:
+    """The linear layers but the head: a language model's output embedding, or a classifier's last layer."""
+    output_embeddings: Any = getattr(model, "get_output_embeddings", None)
+    head = output_embeddings() if output_embeddings is not None else None
+    return [
+        name
+        for name, module in model.named_modules()
+        if type(module) is torch.nn.Linear
+        and module is not head
+        and name.rpartition(".")[2] not in CLASSIFIERS
+    ]
 
 
 def quantize_base(model: torch.nn.Module, kind: BaseQuantization, device: str) -> None:
@@ -26,7 +36,7 @@ def quantize_base(model: torch.nn.Module, kind: BaseQuantization, device: str) -
 
     if torch.device(device).type == "cuda":
         torch.cuda.empty_cache()
-    for name in [name for name, module in model.named_modules() if _packs(name, module)]:
+    for name in _names(model):
         module: Any = model.get_submodule(name)
         bias = module.bias is not None
         weight = module.weight.data.cpu()

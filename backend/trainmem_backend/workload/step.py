@@ -17,7 +17,7 @@ from trainmem_backend.workload.masters import Masters
 from trainmem_backend.workload.model import build_model, model_config
 from trainmem_backend.workload.optimizers import build_optimizer
 
-__all__ = ["Workload", "build_workload"]
+__all__ = ["Workload", "assemble", "build_workload"]
 
 
 @dataclass
@@ -79,10 +79,22 @@ def build_workload(
     job: TrainingJob, config: Mapping[str, Any] | None = None, device: str = "cuda"
 ) -> Workload:
     """Everything a step needs, on ``device``; ``config`` is the job's own where it is not given."""
-    model = build_model(job, model_config(job) if config is None else config, device)
+    workload = assemble(
+        job, build_model(job, model_config(job) if config is None else config, device), device
+    )
+    if device == "cuda":
+        # What building left over is not part of a step: the cache starts at what the model holds.
+        gc.collect()
+        torch.cuda.empty_cache()
+    return workload
+
+
+def assemble(job: TrainingJob, model: Any, device: str) -> Workload:
+    """A model that is built, sharded or not, with master weights, optimizer, autocast and batch as the job says."""
     masters = None
     parameters = list(model.parameters())
-    if job.precision in ("bf16_master", "bf16_master_fp32_grads"):
+    if job.lora is None and job.precision in ("bf16_master", "bf16_master_fp32_grads"):
+        # adapters are fp32 already
         masters = Masters(parameters, fp32_gradients=job.precision == "bf16_master_fp32_grads")
         parameters = masters.parameters
     optimizer = build_optimizer(job, parameters)
@@ -93,7 +105,7 @@ def build_workload(
         autocast = partial(torch.autocast, device, dtype=dtype)
         if dtype is torch.float16:
             scaler = torch.amp.GradScaler(device)
-    workload = Workload(
+    return Workload(
         job=job,
         model=model,
         optimizer=optimizer,
@@ -102,11 +114,6 @@ def build_workload(
         scaler=scaler,
         masters=masters,
     )
-    if device == "cuda":
-        # What building left over is not part of a step: the cache starts at what the model holds.
-        gc.collect()
-        torch.cuda.empty_cache()
-    return workload
 
 
 def _batch(job: TrainingJob, model: Any, device: str) -> dict[str, torch.Tensor]:
