@@ -56,6 +56,16 @@ class Attribution:
             for child, _ in module.named_children():
                 if child in _HEADS:
                     self._logits_modules |= {path, f"{path}.{child}" if path else child}
+        self._name_output_embedding(root)
+
+    def _name_output_embedding(self, root: torch.nn.Module) -> None:
+        """The head of a model that keeps it deeper down, as BERT does; the model itself computes the loss."""
+        for path, module in root.named_modules():
+            if hasattr(type(module), "get_output_embeddings"):
+                head = module.get_output_embeddings()
+                if head is not None and id(head) in self._names:
+                    self._logits_modules |= {path, self._names[id(head)]}
+                return
 
     @property
     def in_module(self) -> bool:

@@ -23,6 +23,7 @@ _FILLING = (
     ("_fsdp_param_group", "foreach_all_gather"),
     ("_fsdp_param_group", "foreach_all_gather_copy_out"),
     ("_fsdp_param_group", "foreach_reduce"),
+    ("_fsdp_param_group", "FSDPParamGroup.wait_for_unshard"),
 )
 """Functions of FSDP2 whose allocations are communication: buffers of collectives and gathered parameters."""
 
@@ -49,13 +50,16 @@ def virtual_sharding(record_mode: RecordMode) -> Iterator[None]:
             from torch.distributed.fsdp import _fully_shard
 
             for module_name, name in _FILLING:
-                module = getattr(_fully_shard, module_name, None)
-                if module is None or not hasattr(module, name):
+                owner: Any = getattr(_fully_shard, module_name, None)
+                *parents, own = name.split(".")
+                for parent in parents:
+                    owner = getattr(owner, parent, None)
+                if owner is None or not hasattr(owner, own):
                     raise TraceError(
                         f"torch {torch.__version__}: torch.distributed.fsdp has no {module_name}.{name}"
                     )
-                filled: Any = _as_communication(recorder, getattr(module, name))
-                stack.enter_context(mock.patch.object(module, name, filled))
+                filled: Any = _as_communication(recorder, getattr(owner, own))
+                stack.enter_context(mock.patch.object(owner, own, filled))
             from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
             for name in _ASKING:
