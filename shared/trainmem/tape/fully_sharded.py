@@ -39,6 +39,7 @@ class Sharding:
 
     ``gather_itemsize`` and ``reduce_itemsize`` are bytes of an element in collectives; ``casts``: shards are
     cast to another dtype before they are gathered. ``reshards``: a block's parameters are freed after forward.
+    ``alone``: on a single rank nothing is gathered; its shards are copied one by one.
     """
 
     tape: Tape
@@ -46,6 +47,7 @@ class Sharding:
     reduce_itemsize: int
     casts: bool
     reshards: bool
+    alone: bool
     order: list[ShardedGroup] = field(default_factory=list)
     _pending: Tensor | None = None
     _reduced: Tensor | None = None
@@ -53,6 +55,9 @@ class Sharding:
     def unshard(self, group: ShardedGroup) -> None:
         """Gather a group's parameters; the buffer of the group before it dies when this one is copied out."""
         if group.full:
+            return
+        if self.alone:
+            self._copy_shards(group)
             return
         self._gather(group)
         self._copy_out(group)
@@ -69,6 +74,9 @@ class Sharding:
 
     def before_backward(self, group: ShardedGroup) -> None:
         """Wait for a group's parameters and start to gather those of the group that comes next."""
+        if self.alone:
+            self.unshard(group)
+            return
         if not group.full:
             if group.gathered is None:
                 self._gather(group)
@@ -92,7 +100,8 @@ class Sharding:
             tape.scratch(
                 (kernels.chunk_cat_metadata, group.names, self.reduce_itemsize), "chunk_cat metadata"
             )
-        last = group.gradients.pop(group.names[-1], None)
+        # a loop over several ranks' gradients leaves its variable bound to the last
+        last = None if self.alone else group.gradients.pop(group.names[-1], None)
         group.gradients.clear()
         size = (kernels.sharded_part, group.names, self.reduce_itemsize)
         shard = tape.on_stream(REDUCE_STREAM, size, "reduce-scatter output", BUCKET["gradients"])
@@ -122,11 +131,23 @@ class Sharding:
         group.gathered = tape.on_stream(GATHER_STREAM, whole, "all-gather output", bucket)
         del cast
 
+    def _copy_shards(self, group: ShardedGroup) -> None:
+        tape = self.tape
+        cast = None
+        with tape.filling("communication"):
+            for name in group.names:
+                if self.casts:
+                    cast = tape.alloc((f"p:{name}",), self.gather_itemsize, "shard cast")
+                group.full.append(tape.alloc((f"p:{name}",), self.gather_itemsize, "gathered parameter"))
+        del cast
+
     def _copy_out(self, group: ShardedGroup) -> None:
+        """Every rank's shards of each parameter, padding included."""
         tape = self.tape
         with tape.filling("communication"):
             for name in group.names:
-                group.full.append(tape.alloc((f"p:{name}",), self.gather_itemsize, "gathered parameter"))
+                whole = (kernels.sharded_whole, (name,), self.gather_itemsize)
+                group.full.append(tape.scratch(whole, "gathered parameter"))
             metadata = (kernels.split_copy_metadata, group.names, self.gather_itemsize)
             tape.scratch(metadata, "split_with_sizes_copy metadata")
 

@@ -50,7 +50,7 @@ class Structure:
     wide_gradients: bool = False
     many_rows: bool = False
     root: tuple[str, ...] = ()
-    sharded: tuple[int, int, bool, bool] | None = None
+    sharded: tuple[int, int, bool, bool, bool] | None = None
 
     @property
     def units(self) -> int:
@@ -174,7 +174,7 @@ class Model:
         """One group a block and one for the root, which comes last."""
         if self.structure.sharded is None:
             return None
-        gather, reduce, casts, reshards = self.structure.sharded
+        gather, reduce, casts, reshards, alone = self.structure.sharded
         groups = [
             ShardedGroup(f"layers.{index}.", names[kind])
             for index, kind in enumerate(self.structure.layer_kinds)
@@ -186,6 +186,7 @@ class Model:
             reduce_itemsize=reduce,
             casts=casts,
             reshards=reshards,
+            alone=alone,
             order=[*groups, root],
         )
 

@@ -102,7 +102,7 @@ def quantized_weights(architecture: Architecture) -> frozenset[str]:
     """Names of the weights that a packed base packs: ordinary linear layers, never the head or Conv1D."""
     if architecture.family == "gpt2":
         return frozenset()
-    groups = (architecture.embeddings, architecture.final, *architecture.blocks.values())
+    groups = (architecture.embeddings, architecture.final, architecture.head, *architecture.blocks.values())
     return frozenset(p.name for parts in groups for p in parts if p.kind == "linear")
 
 
@@ -123,13 +123,14 @@ def _check_sharding(job: TrainingJob) -> None:
         raise Unsupported("sharding: the tape replays FSDP2 without adapters and without segments of blocks")
 
 
-def _collectives(job: TrainingJob) -> tuple[int, int, bool, bool] | None:
-    """(bytes gathered, bytes reduced, whether shards are cast first, whether blocks are freed after forward)."""
+def _collectives(job: TrainingJob) -> tuple[int, int, bool, bool, bool] | None:
+    """(bytes gathered, bytes reduced, whether shards are cast first, blocks freed after forward, rank alone)."""
     if not fully_sharded(job):
         return None
     stored = weight_itemsize(job)
     mixed = job.precision == "fsdp_mp_bf16"
-    return 2 if mixed else stored, 4 if mixed else stored, mixed, job.sharding.reshard_after_forward
+    alone = job.sharding.data_parallel == 1
+    return 2 if mixed else stored, 4 if mixed else stored, mixed, job.sharding.reshard_after_forward, alone
 
 
 @lru_cache(maxsize=512)

@@ -69,7 +69,12 @@ def _block(block: Block, hidden: Tensor, tables: Tables, mask: Tensor | None, at
 def scaled_embedding(model: Model, ids: Tensor) -> Tensor:
     """ScaledWordEmbedding: the embedding times the root of the hidden size."""
     embedded = ops.embedding(model.tape, ("b", "s"), model.outside.weight("embed_tokens.weight"), "h", ids)
-    return wanting_gradients(model, ops.scale(model.tape, embedded, "embedding scale"))
+    casts = model.sharding is not None and model.sharding.casts
+    # made in the dtype of the shards, it is cast to that of the gathered table
+    cast = model.tape.alloc((), embedded.itemsize, "embedding scale") if casts else None
+    scaled = ops.scale(model.tape, embedded, "embedding scale")
+    model.tape.save(scaled.node, cast)
+    return wanting_gradients(model, scaled)
 
 
 def causal_masks(model: Model) -> ByKind:
