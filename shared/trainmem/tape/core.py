@@ -430,6 +430,8 @@ class Tape:
             return self._cast_cache[name]
         with self.filling("cast_cache" if weight.storage is None else "temporaries"):
             out = self._copied(weight, itemsize)
+        if out.node is not None:
+            out.node.bucket = self.bucket  # the gradient's copy belongs to the product that uses the weight
         if cacheable:
             self._cast_cache[name] = out
         return out
@@ -502,8 +504,9 @@ class Tape:
 
     def _recompute(self, frame: CheckpointFrame) -> None:
         frame.done = True
-        before = (self._recomputing, self.grad_enabled, self._frame, self._module)
+        before = (self._recomputing, self.grad_enabled, self._frame, self._module, self.bucket)
         self._recomputing, self.grad_enabled, self._frame = frame, True, None
+        self.bucket = BUCKET["temporaries"]
         function = frame.function
         assert function is not None
         try:
@@ -511,7 +514,7 @@ class Tape:
                 function(*frame.arguments)
         except StopRecompute:
             pass
-        self._recomputing, self.grad_enabled, self._frame, self._module = before
+        self._recomputing, self.grad_enabled, self._frame, self._module, self.bucket = before
 
     # The engine
 

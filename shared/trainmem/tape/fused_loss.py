@@ -72,8 +72,9 @@ def _chunks(tape: Tape, width: int, name: str, table: Tensor, rows: str) -> None
         chunk = tape.scratch((kernels.liger_input, which, tape.autocast), "fused loss chunk cast")
         logits = tape.scratch((kernels.liger_logits, which, tape.autocast), "fused loss logits")
         del chunk, weight
-        tape.cast_weight(name, table, tape.autocast)
+        weight = tape.cast_weight(name, table, tape.autocast)
         tape.scratch((kernels.liger_input, which, tape.autocast), "fused loss chunk gradient")
+        del weight
         if table.requires_grad:
             tape.scratch((kernels.liger_input, which, tape.autocast), "fused loss chunk cast")
         del logits
