@@ -10,6 +10,7 @@ PYTEST_ARGS ?= -n auto --dist loadfile
 
 # The app alone: no torch.
 $(VENV)/.space: pyproject.toml constraints.txt
+	@echo "setting up $(VENV) for the app: about a minute, once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[space]'
@@ -17,6 +18,7 @@ $(VENV)/.space: pyproject.toml constraints.txt
 
 # Everything that the tests need. torch first, by its pin, so that pip takes one build of it.
 $(VENV)/.dev: pyproject.toml constraints.txt
+	@echo "setting up $(VENV) for every test, torch included: a few minutes, once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
@@ -27,7 +29,8 @@ install-space: $(VENV)/.space
 install: $(VENV)/.dev
 
 demo: $(VENV)/.space
-	$(BIN)/trainmem space --host 127.0.0.1 --port $(PORT)
+	@echo "starting the app, which says the address to open when it is ready"
+	@$(BIN)/trainmem space --host 127.0.0.1 --port $(PORT)
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

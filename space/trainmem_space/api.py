@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import gradio as gr
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from starlette.routing import Route
 
 from trainmem.job import TrainingJob
 from trainmem_space import answers
 
-__all__ = ["estimate", "register"]
+__all__ = ["answer_the_page_about_it", "estimate", "register"]
 
 
 def estimate(job: dict[str, Any]) -> dict[str, Any]:
@@ -27,3 +30,15 @@ def estimate(job: dict[str, Any]) -> dict[str, Any]:
 def register() -> None:
     """Add the endpoints to the app being built."""
     gr.api(estimate, api_name="estimate", queue=False)
+
+
+_NOTHING: dict[str, Any] = {"/gradio_api/mcp/schema": [], "/monitoring/summary": {"functions": {}}}
+
+
+def answer_the_page_about_it(app: FastAPI) -> None:
+    """Tell Gradio's page "Use via API" that there are no tools of MCP and no monitoring.
+
+    It asks for both whether they are on or not, and a refusal would stand as an error in the visitor's console.
+    """
+    for path, content in _NOTHING.items():
+        app.router.routes.insert(0, Route(path, lambda _, content=content: JSONResponse(content)))

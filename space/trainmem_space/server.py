@@ -7,7 +7,7 @@ import sys
 
 import gradio as gr
 
-from trainmem_space import theme
+from trainmem_space import api, theme
 from trainmem_space.shell import build
 
 __all__ = ["DEFAULT_PORT", "launch_settings", "serve"]
@@ -52,8 +52,11 @@ def serve(host: str | None = None, port: int | None = None, *, block: bool = Tru
         prevent_thread_lock=True,
         **launch_settings(),
     )
+    api.answer_the_page_about_it(page.demo.app)
     if block:
-        sys.stdout.write(f"trainmem is at {page.demo.local_url}\n")
+        sys.stdout.write(
+            f"\n  trainmem is ready: open {page.demo.local_url} in a browser. Ctrl+C stops it.\n\n"
+        )
         sys.stdout.flush()
         page.demo.block_thread()
     return page.demo

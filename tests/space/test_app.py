@@ -61,6 +61,18 @@ def test_the_api_names_one_endpoint(app_url):
     assert list(info["named_endpoints"]) == ["/estimate"]
 
 
+@pytest.mark.browser
+def test_the_page_about_the_api_logs_no_error(visit):
+    page = visit()  # which asserts that nothing was logged
+    with (
+        page.expect_response("**/gradio_api/mcp/schema") as schema,
+        page.expect_response("**/summary") as seen,
+    ):
+        page.get_by_role("button", name="Use via API").click()
+    assert (schema.value.json(), seen.value.json()) == ([], {"functions": {}})
+    page.get_by_text("/estimate").first.wait_for()
+
+
 def call(app_url, job):
     return fetch(f"{app_url}gradio_api/run/estimate", {"data": [job]})["data"][0]
 

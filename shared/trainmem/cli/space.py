@@ -24,6 +24,7 @@ def run(args: argparse.Namespace) -> int:
         import_module("trainmem_space.server").serve(args.host, args.port)
     except OSError as error:
         raise ValueError(
-            f"port: {args.host}:{args.port} cannot be listened on; another program may hold it"
+            f"port: {args.host}:{args.port} cannot be listened on; another program may hold it, "
+            "and --port (with make: PORT=) names another"
         ) from error
     return 0
