@@ -70,6 +70,8 @@ class VirtualCuda(TorchFunctionMode):
             torch.Tensor.data_ptr: self._data_ptr,
             torch.Tensor.numpy: self._values,
             torch.Tensor.tolist: self._values,
+            torch.Tensor.__getitem__: self._at_index,
+            torch.Tensor.__setitem__: self._at_index,
         }
         for factory in factories:
             self._handlers[factory] = self._factory
@@ -120,6 +122,25 @@ class VirtualCuda(TorchFunctionMode):
             if isinstance(tensor, FakeTensor):
                 tensor = self.record_mode.answers.values(tensor)
             return func(tensor, *args[1:], **kwargs)
+
+    def _at_index(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A list of places becomes a tensor beside the indexed one, and autograd keeps it for backward.
+
+        PyTorch makes it in C++, out of sight, where the indexed tensor seems to be: on the host
+        (sequenceToVariable in python_variable_indexing.cpp).
+        """
+        tensor, index, *value = args
+        if self._on_device(tensor):
+            if isinstance(index, tuple):
+                index = tuple(self._place(part) for part in index)
+            else:
+                index = self._place(index)
+        return func(tensor, index, *value)
+
+    def _place(self, index: Any) -> Any:
+        if isinstance(index, list) and index and all(isinstance(item, bool | int) for item in index):
+            return self._factory(torch.tensor, (index,), {"device": _CUDA})
+        return index
 
     def _same(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return args[0]

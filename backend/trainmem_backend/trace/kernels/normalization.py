@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from trainmem_backend.trace.kernels.reductions import reduction_scratch
 from trainmem_backend.trace.kernels.registry import KernelCall, rule
 
 __all__: list[str] = []
+
+_OF_ROWS = (torch.ops.aten.native_layer_norm.default, torch.ops.aten._fused_rms_norm.default)
+"""Normalisations of rows read an input in one piece (expect_contiguous in layer_norm_kernel.cu)."""
 
 
 @rule(
@@ -20,9 +25,20 @@ __all__: list[str] = []
 def _statistics_in_fp32(call: KernelCall) -> Any:
     """Mean and reciprocal deviation are fp32 whatever the input is (layer_norm_kernel.cu, Normalization.cuh)."""
     result = call.result()
+    copy = call.contiguous_copy(call.args[0]) if call.func in _OF_ROWS else -1
     call.recorder.watch(result[0])
     for statistic in result[1:]:
         call.recorder.watch(statistic, max(4, statistic.element_size()) * statistic.numel())
+    call.recorder.free(copy)
+    return result
+
+
+@rule("_softmax", "_log_softmax")
+def _softmax(call: KernelCall) -> Any:
+    """Rows of a tensor that is in one piece (host_softmax in SoftMax.cu)."""
+    copy = call.contiguous_copy(call.args[0])
+    result = call.outputs(call.result())
+    call.recorder.free(copy)
     return result
 
 
@@ -60,11 +76,31 @@ _MOST_BLOCKS = 32 * 1024
 
 @rule("native_layer_norm_backward")
 def _layer_norm_backward(call: KernelCall) -> Any:
-    """Over 65,536 narrow rows the gradients of scale and shift are summed in two steps.
+    """The input is read in one piece, and so is the gradient, once the results are there.
+
+    Over 65,536 narrow rows the gradients of scale and shift are summed in two steps.
 
     Blocks of 32 rows and columns first write partial sums, which `sum` then adds up; the tensors that were made
     for the results before are dropped (LaunchGammaBetaBackwardCUDAKernel in layer_norm_kernel.cu).
     """
+    copy = call.contiguous_copy(call.args[1])
+    result = _gradients_of_rows(call)
+    call.recorder.free(call.contiguous_copy(call.args[0]))
+    call.recorder.free(copy)
+    return result
+
+
+@rule("_fused_rms_norm_backward")
+def _rms_norm_backward(call: KernelCall) -> Any:
+    """As layer norm's, where the rows are few (layer_norm_kernel.cu)."""
+    copy = call.contiguous_copy(call.args[1])
+    result = call.outputs(call.result())
+    call.recorder.free(call.contiguous_copy(call.args[0]))
+    call.recorder.free(copy)
+    return result
+
+
+def _gradients_of_rows(call: KernelCall) -> Any:
     result = call.result()
     recorder = call.recorder
     width = 1

@@ -95,6 +95,12 @@ class KernelCall:
             recorder.watch(result)
         return result
 
+    def contiguous_copy(self, tensor: torch.Tensor | None) -> int:
+        """The number of the copy that a kernel makes of an argument it needs in one piece; -1 without one."""
+        if tensor is None or tensor.is_contiguous():
+            return -1
+        return self.recorder.allocate(tensor.numel() * tensor.element_size())
+
     def workspace(self, library: str, size_bytes: int) -> None:
         """Scratch memory that a library keeps for each thread, made at its first use there."""
         key = (library, self.in_backward_thread)
