@@ -6,7 +6,7 @@ import re
 
 __all__ = ["describe_instant", "short_op"]
 
-_BLOCK = re.compile(r"^layers\.\d+\.?")
+_BLOCK = re.compile(r"^layers\.\d+(?:\.|: )?")
 
 _PHRASES: tuple[tuple[str, str, str], ...] = (
     ("backward", "nll_loss backward", "start of backward, when the gradient of the logits joins everything saved"),

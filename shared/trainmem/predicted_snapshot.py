@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from trainmem.allocator import AllocatorSettings, Frame, Region, write_snapshot
@@ -13,28 +14,34 @@ from trainmem.recording import Recording
 
 __all__ = ["predicted_snapshot"]
 
+_NUMBER = re.compile(r"\.\d+(?=\.|$)")
+
 
 def predicted_snapshot(
     job: TrainingJob, engine: Engine = "tape", settings: AllocatorSettings | None = None
 ) -> bytes:
     """Loading and three steps of ``job`` as ``torch.cuda.memory._dump_snapshot`` would have written them.
 
-    An allocation's stack is its op and the module that ran it; its category is its bucket. Raises `JobError`
-    where the job cannot be replayed.
+    An allocation's stack is its op and the module that ran it, blocks that are alike under one name, and outside
+    of it the block itself; its category is its bucket. Raises `JobError` where the job cannot be replayed.
     """
     recording = recording_of(job, engine)
     return write_snapshot(
         recording.events,
-        stacks=[
-            (Frame(short_op(op), filename=f"{module or 'model'}.py"),)
-            for op, module in zip(recording.op_of, recording.module_of, strict=True)
-        ],
+        stacks=[_stack(op, module) for op, module in zip(recording.op_of, recording.module_of, strict=True)],
         categories=[BUCKETS[bucket] for bucket in recording.bucket_of],
         regions=_regions(recording),
         settings=settings,
         streams=recording.streams(),
         empty_cache_before=recording.empty_cache_before,
     )
+
+
+def _stack(op: str, module: str) -> tuple[Frame, ...]:
+    """Innermost first. The files have no lines: they stand for modules, ``layers.*`` for all blocks."""
+    alike = _NUMBER.sub(".*", module)
+    inner = Frame(short_op(op), filename=f"{alike or 'model'}.py")
+    return (inner,) if alike == module else (inner, Frame(module, filename="model.py"))
 
 
 def _regions(recording: Recording) -> Sequence[Region]:

@@ -3,9 +3,11 @@
 import pytest
 
 from trainmem.estimate import estimate
+from trainmem.instant import short_op
 from trainmem.job import Lora, Sharding, TrainingJob
 from trainmem.predicted_snapshot import predicted_snapshot
 from trainmem.snapshot.analysis import analyse
+from trainmem.snapshot.callsites import folded
 from trainmem.snapshot.reader import read_snapshot
 
 _SMALL = {
@@ -35,3 +37,22 @@ def test_the_viewer_reads_what_the_estimate_says(job: TrainingJob) -> None:
     }
     assert len(device.steps) == 3
     assert device.steps[-1].peak_phase == answer.peak_phase
+
+
+def test_call_sites_are_ops_of_modules_and_alike_blocks_are_one() -> None:
+    job = TrainingJob(config=_SMALL, micro_batch=2, sequence_length=512, device="h200")
+    analysis = analyse(read_snapshot(predicted_snapshot(job)))
+    sites = {site.site: site for site in analysis.devices[0].call_sites_at_peak}
+    assert not [name for name in sites if ".py" in name or ": : " in name or "layers.0" in name]
+    saved = sites["layers.*.mlp.up_proj.weight: parameter"]
+    assert saved.blocks == _SMALL["num_hidden_layers"]
+    assert folded(analysis.snapshot.stacks, saved.stack)[1].startswith("model: layers.")
+    assert sum(site.bytes for site in sites.values()) == analysis.devices[0].peak_allocated_bytes
+
+
+def test_an_op_of_the_block_itself_is_named_without_it() -> None:
+    assert [short_op(op) for op in ("layers.0: add", "layers.11.mlp.act: tanh", "loss: cast")] == [
+        "add",
+        "mlp.act: tanh",
+        "loss: cast",
+    ]

@@ -9,7 +9,7 @@ from trainmem.buckets import BUCKETS
 from trainmem.units import GIB
 from trainmem_space.charts.area import AreaPoint, area
 from trainmem_space.charts.bar import Bar, CapacityLine, bars
-from trainmem_space.charts.text import size, tick
+from trainmem_space.charts.text import cell, size, tick
 
 SPARK = CapacityLine(label="Spark 128 GB · 120 GiB", at_bytes=120 * GIB, chosen=True)
 
@@ -112,6 +112,7 @@ def test_the_area_has_a_path_a_bucket_and_a_ribbon_as_wide_as_the_chart():
     assert paths["weights"].startswith("M0 ")
     assert paths["gradients"] == ""
     ribbon = re.findall(r'<span style="width:([\d.]+)%" title="(\w+ ?\w*)"', html)
+    assert re.findall(r'data-phase="(\w+)"', html) == ["forward", "backward", "zero_grad"]
     assert [name for _, name in ribbon] == ["forward", "backward", "zero grad"]
     assert sum(float(width) for width, _ in ribbon) == pytest.approx(100, abs=0.01)
     assert 'class="tm-peak" style="left:50.000%' in html
@@ -139,6 +140,24 @@ def test_paths_of_a_long_step_stay_small():
 )
 def test_ticks_have_no_needless_digits(size_bytes, text):
     assert tick(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (512, "&lt; 0.001 GiB"),
+        (GIB // 999, "0.001 GiB"),
+        (GIB // 16 + 1, "0.063 GiB"),
+        (GIB // 4, "0.250 GiB"),
+        (44 * GIB, "44.0 GiB"),
+        (0, "0 GiB"),
+        (None, "–"),
+    ],
+)
+def test_a_column_of_gib_has_one_unit(size_bytes, text):
+    html = cell(size_bytes)
+    assert re.sub(r"<[^>]*>", "", html) == text
+    assert not size_bytes or f'title="{size_bytes:,} bytes"' in html
 
 
 def test_sizes_carry_their_exact_bytes():

@@ -49,8 +49,41 @@ def test_buttons_keys_and_slider_step_through_the_instants(visit):
     expect(page.get_by_role("button", name="previous instant")).to_be_disabled()
     left = page.locator("#clock .tm-cursor").evaluate("cursor => cursor.style.left")
     assert float(left.rstrip("%")) == 0
+    slider.press("ArrowRight")
+    expect(page.get_by_role("button", name="previous instant")).to_be_enabled()
     slider.press("End")
     expect(page.get_by_role("button", name="next instant")).to_be_disabled()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_thumb_stands_under_the_line_and_the_line_hides_nothing(visit, width):
+    page = opened(visit, width=width)
+    placed = """() => {
+      const box = (chosen) => document.querySelector(`#clock ${chosen}`).getBoundingClientRect();
+      const slider = document.querySelector('#clock input[type=range]');
+      const track = slider.getBoundingClientRect(), thumb = 18;
+      const at = track.left + thumb / 2 + (slider.value / slider.max) * (track.width - thumb);
+      const line = box('.tm-cursor'), dot = box('.tm-peak'), canvas = box('.tm-canvas');
+      return {thumb: at, line: line.left + 1, bottom: line.bottom, peak: dot.bottom, canvas: canvas.width};
+    }"""
+    for _ in range(3):
+        found = page.evaluate(placed)
+        assert found["thumb"] == pytest.approx(found["line"], abs=2)
+        # the peak is the highest point of the chart; a line that ends at or above it covers no memory
+        if page.locator("#clock .tm-at").inner_text().startswith("the peak"):
+            assert found["bottom"] == pytest.approx(found["peak"], abs=2)
+        page.get_by_role("button", name="next instant").click()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_phase_is_named_under_the_axis(visit, width):
+    page = opened(visit, width=width)
+    for phase in ("optimizer", "zero grad"):
+        name = page.locator("#clock .tm-ribbon em", has_text=phase)
+        expect(name).to_be_visible()
+        box = name.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
 
 
 def test_the_phases_are_all_there(visit):

@@ -71,8 +71,8 @@ def test_errors_without_predictions_are_an_empty_state():
 
 def test_refused_and_fitting_models_are_in_the_limits():
     html = limits(published_rows(), predictions(), None)
-    assert "<span>refused</span>" in html
-    assert "<span>fits</span>" in html
+    assert '<span data-head="outcome">refused</span>' in html
+    assert '<span data-head="outcome">fits</span>' in html
     assert "70B, QLoRA" in html
 
 

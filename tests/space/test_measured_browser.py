@@ -70,3 +70,15 @@ def test_nothing_is_wider_than_the_screen(visit, width, dark):
     page = opened(visit, width=width, dark=dark)
     page.locator("#measured details summary").first.click()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_on_a_phone_no_table_is_cut(visit):
+    page = opened(visit, width=390)
+    cut = page.evaluate(
+        "[...document.querySelectorAll('.tm-wide, .tm-lines-of > span')]"
+        ".filter((box) => box.offsetParent && box.getBoundingClientRect().right > innerWidth).length"
+    )
+    assert cut == 0
+    cell = page.locator("#measured .tm-lesson [data-head=measured]").first
+    expect(cell).to_be_visible()
+    assert "measured" in cell.evaluate("cell => getComputedStyle(cell, '::before').content")

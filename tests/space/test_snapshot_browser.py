@@ -5,6 +5,11 @@ import re
 
 import pytest
 
+from trainmem.snapshot.analysis import analyse
+from trainmem.snapshot.examples import example_path
+from trainmem.snapshot.page import render_page
+from trainmem.snapshot.reader import read_snapshot
+
 expect = pytest.importorskip("playwright.sync_api").expect
 
 pytestmark = pytest.mark.browser
@@ -220,3 +225,15 @@ def test_a_prediction_beside_a_run(visit):
     expect(shown.locator("h2").first).to_have_text("Compared with predicted")
     expect(shown.locator(".plot")).to_have_count(2)
     expect(shown.locator("p").first).to_contain_text("(predicted) to 3.04 GiB")
+
+
+@pytest.mark.parametrize("name", ["amp", "oom", "expandable"])
+def test_on_a_phone_no_part_of_a_report_is_cut(browser, tmp_path, name):
+    page_file = tmp_path / "report.html"
+    page_file.write_text(render_page(analyse(read_snapshot(example_path(name)))), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(page_file.as_uri())
+    expect(page.locator(".plot .tag.peak")).to_be_visible()
+    cut = "[...document.querySelectorAll('body *')].filter((e) => e.getBoundingClientRect().right > innerWidth + 1)"
+    assert page.evaluate(f"{cut}.map((e) => `${{e.tagName}} ${{e.textContent.slice(0, 40)}}`)") == []
+    page.close()

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainmem.buckets import BUCKETS, Bucket
-from trainmem.snapshot.frames import is_python
-from trainmem.snapshot.model import Frame, Stacks
+from trainmem.snapshot.frames import is_python, line_of
+from trainmem.snapshot.model import Stacks
 from trainmem.snapshot.replay import BEFORE, Replay
 from trainmem.snapshot.sites import StackFacts
 
@@ -75,16 +75,12 @@ def folded(stacks: Stacks, stack: int) -> list[str]:
             if native:
                 lines.append(_native(native))
                 native = 0
-            lines.append(_line(frame))
+            lines.append(line_of(frame))
         else:
             native += 1
     if native:
         lines.append(_native(native))
     return lines
-
-
-def _line(frame: Frame) -> str:
-    return f"{frame.file}:{frame.line} {frame.name}"
 
 
 def _native(count: int) -> str:

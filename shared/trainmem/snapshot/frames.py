@@ -7,7 +7,7 @@ from typing import Final
 
 from trainmem.snapshot.model import Frame
 
-__all__ = ["Mark", "is_plumbing", "is_python", "marks_of"]
+__all__ = ["Mark", "is_plumbing", "is_python", "line_of", "marks_of"]
 
 
 class Mark:
@@ -104,6 +104,13 @@ _WORKSPACE_NAMES = re.compile(r"getNewWorkspace|CUDABlasLtWorkspace|BlasWorkspac
 def is_python(frame: Frame) -> bool:
     """Python frames have a line; C++ frames have none, and names with scopes or arguments."""
     return frame.line > 0 or (frame.file not in ("", "??") and frame.file.endswith((".py", ">")))
+
+
+def line_of(frame: Frame) -> str:
+    """A Python frame as text; one without a line, as in a predicted snapshot, is a module and what it did."""
+    if frame.line > 0:
+        return f"{frame.file}:{frame.line} {frame.name}"
+    return f"{frame.file.removesuffix('.py')}: {frame.name}"
 
 
 def is_plumbing(frame: Frame) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from trainmem.snapshot.frames import Mark, is_python, marks_of
+from trainmem.snapshot.frames import Mark, is_python, line_of, marks_of
 from trainmem.snapshot.model import Frame, Snapshot, Stacks
 
 __all__ = ["NO_STACK_SITE", "StackFacts", "Vote", "judge_stacks"]
@@ -168,7 +168,7 @@ def _site(
 
 
 def _label(frame: Frame) -> str:
-    return f"{frame.file}:{frame.line} {frame.name}" if is_python(frame) else frame.name
+    return line_of(frame) if is_python(frame) else frame.name
 
 
 def _native_site(numbers: Sequence[int], stacks: Stacks, native: dict[int, tuple[str, str]]) -> str:

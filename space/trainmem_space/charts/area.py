@@ -13,7 +13,7 @@ from trainmem.units import format_gib
 from trainmem_space.charts.bar import CapacityLine
 from trainmem_space.charts.text import percent, tick, words
 
-__all__ = ["AreaPoint", "area"]
+__all__ = ["AreaPoint", "area", "axis_of"]
 
 # The drawing's own grid: whole numbers keep the paths short, and 2,000 steps are finer than any screen here.
 _GRID = 2000
@@ -28,14 +28,23 @@ class AreaPoint:
     buckets_bytes: Mapping[Bucket, int]
 
 
+def axis_of(points: Sequence[AreaPoint], limit: CapacityLine | None) -> int:
+    """Where the upright axis of `area` ends, in bytes."""
+    peak = max(sum(point.buckets_bytes.values()) for point in points)
+    return axis_end_bytes(peak, limit.at_bytes if _is_near(limit, peak) else 0, headroom=0.12)
+
+
+def _is_near(limit: CapacityLine | None, peak_bytes: int) -> bool:
+    return limit is not None and share(limit.at_bytes, peak_bytes) <= 1.6
+
+
 def area(
     points: Sequence[AreaPoint], *, peak_label: str, limit: CapacityLine | None = None, height: int = 260
 ) -> str:
     """The figure. ``limit`` is drawn only where it is near enough not to flatten the rest."""
     totals = [sum(point.buckets_bytes.values()) for point in points]
     peak = max(totals)
-    near = limit is not None and share(limit.at_bytes, peak) <= 1.6
-    axis = axis_end_bytes(peak, limit.at_bytes if limit and near else 0, headroom=0.12)
+    axis = axis_of(points, limit)
     peak_at = points[totals.index(peak)].x
     flip = " flip" if peak_at > 0.6 else ""
     drawing = f'<svg viewBox="0 0 {_GRID} {_GRID}" preserveAspectRatio="none" aria-hidden="true">'
@@ -43,7 +52,7 @@ def area(
     return (
         f'<figure class="tm-area" role="img" aria-label="{escape(_said(points, totals, peak_label))}">'
         f'<div class="tm-canvas" style="height:{height}px">{_ticks(axis)}'
-        f"{drawing}{_paths(points, axis)}</svg>{_limit(limit, axis) if limit and near else ''}"
+        f"{drawing}{_paths(points, axis)}</svg>{_limit(limit, axis) if limit and _is_near(limit, peak) else ''}"
         f'<div class="tm-peak{flip}" {at}><span>{escape(peak_label)}</span></div>'
         '<div class="tm-cursor"></div></div>'
         f'<div class="tm-ribbon" aria-hidden="true">{_ribbon(points)}</div></figure>'
@@ -87,7 +96,8 @@ def _ribbon(points: Sequence[AreaPoint]) -> str:
     ]
     ends = [xs[0] for _, xs in runs[1:]] + [1.0]
     return "".join(
-        f'<span style="width:{percent(end - xs[0])}" title="{words(phase)}"><em>{words(phase)}</em></span>'
+        f'<span style="width:{percent(end - xs[0])}" title="{words(phase)}" data-phase="{phase}">'
+        f"<em>{words(phase)}</em></span>"
         for (phase, xs), end in zip(runs, ends, strict=True)
     )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from html import escape
 
-from trainmem.units import MIB, format_bytes, format_gib
+from trainmem.units import GIB, MIB, format_bytes, format_gib
 
-__all__ = ["escape", "percent", "size", "tick", "words"]
+__all__ = ["cell", "escape", "percent", "size", "tick", "words"]
 
 
 _SMALL_BYTES = 10 * MIB
+_LEAST_IN_A_COLUMN = GIB // 1000
 
 
 def size(size_bytes: int | None) -> str:
@@ -22,6 +23,17 @@ def size(size_bytes: int | None) -> str:
     small = 0 < size_bytes < _SMALL_BYTES
     text = format_bytes(size_bytes) if small else format_gib(size_bytes)
     return f'<span class="tm-num" title="{size_bytes:,} bytes">{text}</span>'
+
+
+def cell(size_bytes: int | None) -> str:
+    """`size` for a column of GiB, where every figure has that unit: ``"< 0.001 GiB"`` for what is smaller."""
+    if not size_bytes or size_bytes >= GIB // 10:
+        return size(size_bytes)
+    small = size_bytes < _LEAST_IN_A_COLUMN
+    text = (
+        "< 0.001 GiB" if small else f"{format_gib(size_bytes, digits=2 if size_bytes >= GIB // 100 else 1)}"
+    )
+    return f'<span class="tm-num" title="{size_bytes:,} bytes">{escape(text)}</span>'
 
 
 def tick(size_bytes: int) -> str:

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from trainmem.results import MeasuredRow, Predictions
 from trainmem.results.tables import compared, of_suite, row_title
 from trainmem_space.charts.text import escape, size
-from trainmem_space.measured.parts import error_cell, head_of, wide
+from trainmem_space.measured.parts import error_cell, head_of, line_of, wide
 from trainmem_space.measured.provenance import provenance
 
 __all__ = ["every_row"]
+
+
+_NAMES = ("row", "measured", "tape", "reserved")
 
 
 def every_row(rows: Sequence[MeasuredRow], known: Predictions, suite: str) -> str:
@@ -22,11 +25,20 @@ def every_row(rows: Sequence[MeasuredRow], known: Predictions, suite: str) -> st
     for item in compared(found, known):
         row = item.row
         ending = "" if row.outcome == "ok" else f" <small>{escape(row.outcome)}</small>"
-        lines.append(
-            f'<details><summary class="tm-lines-of tm-every"><span>{escape(row_title(row))}{ending}</span>'
-            f"<span>{size(row.peak_allocated_bytes)}</span>"
-            f"{error_cell(item.predicted_bytes['tape'], item.errors['tape'])}"
-            f"<span>{size(row.peak_reserved_bytes)}</span></summary>{provenance(row)}</details>"
+        cells = (
+            f"{escape(row_title(row))}{ending}",
+            _found(row),
+            error_cell(item.predicted_bytes["tape"], item.errors["tape"]),
+            size(row.peak_reserved_bytes),
         )
-    header = head_of("tm-every", ("row", "measured", "tape", "reserved"))
+        lines.append(line_of("tm-every", _NAMES, cells, provenance(row)))
+    header = head_of("tm-every", _NAMES)
     return wide("every row", f'<div class="tm-lessons">{header}{"".join(lines)}</div>')
+
+
+def _found(row: MeasuredRow) -> str:
+    """The peak; of a search for the largest micro batch, that."""
+    if row.kind != "largest_batch":
+        return size(row.peak_allocated_bytes)
+    largest = row.measured.get("largest_micro_batch") if row.measured else None
+    return f'<span class="tm-num">micro batch {largest}</span>' if largest else size(None)

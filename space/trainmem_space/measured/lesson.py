@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from trainmem.results import ENGINES, MeasuredRow, Predictions
 from trainmem.results.tables import Compared, compared, largest_of, of_suite
 from trainmem_space.charts.text import escape, size
-from trainmem_space.measured.parts import error_cell, head_of, not_run, wide
+from trainmem_space.measured.parts import error_cell, head_of, line_of, not_run, wide
 from trainmem_space.measured.provenance import provenance
 
 __all__ = ["lesson_table"]
 
-_HEAD = head_of("tm-lesson", ("run", "measured", *ENGINES, "reserved", "step 1", "s a step", "largest batch"))
+_NAMES = ("run", "measured", *ENGINES, "reserved", "step 1", "s a step", "largest batch")
 
 
 def lesson_table(rows: Sequence[MeasuredRow], known: Predictions, machine: str | None) -> str:
@@ -29,21 +29,27 @@ def lesson_table(rows: Sequence[MeasuredRow], known: Predictions, machine: str |
     return (
         head
         + where
-        + wide("the textbook job, lever by lever", f'<div class="tm-lessons">{_HEAD}{lines}</div>')
+        + wide(
+            "the textbook job, lever by lever",
+            f'<div class="tm-lessons">{head_of("tm-lesson", _NAMES)}{lines}</div>',
+        )
     )
 
 
 def _line(item: Compared, largest: MeasuredRow | None) -> str:
     row = item.row
-    cells = "".join(error_cell(item.predicted_bytes[e], item.errors[e]) for e in ENGINES)
     first = (row.measured.get("first_step") or {}).get("peak_bytes")
     seconds = f"{row.step_seconds:.3f}" if row.step_seconds is not None else "–"
-    return (
-        f'<details><summary class="tm-lines-of tm-lesson"><span>{escape(row.label or "")}</span>'
-        f"<span>{size(row.peak_allocated_bytes)}</span>{cells}<span>{size(row.peak_reserved_bytes)}</span>"
-        f'<span>{size(first)}</span><span class="tm-num">{seconds}</span>{_largest(largest)}</summary>'
-        f"{provenance(row)}</details>"
+    cells = (
+        escape(row.label or ""),
+        size(row.peak_allocated_bytes),
+        *(error_cell(item.predicted_bytes[e], item.errors[e]) for e in ENGINES),
+        size(row.peak_reserved_bytes),
+        size(first),
+        f'<span class="tm-num">{seconds}</span>',
+        _largest(largest),
     )
+    return line_of("tm-lesson", _NAMES, cells, provenance(row))
 
 
 def _largest(row: MeasuredRow | None) -> str:

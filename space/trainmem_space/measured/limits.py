@@ -8,11 +8,12 @@ from trainmem.results import MeasuredRow, Predictions
 from trainmem.results.flops import architecture_of_job
 from trainmem.results.tables import compared, of_suite
 from trainmem_space.charts.text import escape, size
-from trainmem_space.measured.parts import error_cell, head_of, not_run, wide
+from trainmem_space.measured.parts import error_cell, head_of, line_of, not_run, wide
 from trainmem_space.measured.provenance import provenance
 
 __all__ = ["limits"]
 
+_NAMES = ("model, method", "outcome", "measured", "tape", "machine")
 _ENDINGS = {
     "ok": "fits",
     "oom": "out of memory",
@@ -44,10 +45,13 @@ def limits(rows: Sequence[MeasuredRow], known: Predictions, machine: str | None)
         error = item.errors["tape"]
         cell = error_cell(predicted, error) if error is not None else size(predicted)
         machine = row.machine.removeprefix("NVIDIA ")
-        lines.append(
-            f'<details><summary class="tm-lines-of tm-limits"><span>{escape(row.label or "")}</span>'
-            f"<span>{escape(_ENDINGS[row.outcome])}</span><span>{size(row.peak_allocated_bytes)}</span>"
-            f"<span>{cell}</span><span>{escape(machine)}</span></summary>{provenance(row)}</details>"
+        cells = (
+            escape(row.label or ""),
+            escape(_ENDINGS[row.outcome]),
+            size(row.peak_allocated_bytes),
+            cell,
+            escape(machine),
         )
-    header = head_of("tm-limits", ("model, method", "outcome", "measured", "tape", "machine"))
+        lines.append(line_of("tm-limits", _NAMES, cells, provenance(row)))
+    header = head_of("tm-limits", _NAMES)
     return head + wide("the limits", f'<div class="tm-lessons">{header}{"".join(lines)}</div>')

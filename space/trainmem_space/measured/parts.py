@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from trainmem_space.charts.text import escape, size
 
-__all__ = ["error_cell", "head_of", "not_run", "wide"]
+__all__ = ["error_cell", "head_of", "line_of", "not_run", "wide"]
 
 _EXACT = 0.00005
 _FAR = 0.05
@@ -24,13 +24,21 @@ def head_of(kind: str, names: Sequence[str]) -> str:
     return f'<div class="tm-lines-of {kind} tm-head" aria-hidden="true">{cells}</div>'
 
 
+def line_of(kind: str, names: Sequence[str], cells: Sequence[str], inside: str) -> str:
+    """One line that opens to ``inside``. On a phone each cell but the first stands beside its name."""
+    named = "".join(
+        f'<span data-head="{name}">{cell}</span>' for name, cell in zip(names[1:], cells[1:], strict=True)
+    )
+    return f'<details><summary class="tm-lines-of {kind}"><span>{cells[0]}</span>{named}</summary>{inside}</details>'
+
+
 def error_cell(predicted_bytes: int | None, error: float | None) -> str:
     """A prediction and how far it was off, or a dash."""
     if predicted_bytes is None or error is None:
         return '<span class="tm-num" title="no answer">–</span>'
     shown = f"{error:+.2%}" if abs(error) >= _EXACT else "exact to 0.01%"
     far = ' class="tm-far"' if abs(error) >= _FAR else ""
-    return f"<span>{size(predicted_bytes)} <small{far}>{shown}</small></span>"
+    return f"{size(predicted_bytes)} <small{far}>{shown}</small>"
 
 
 def not_run(suite: str, machine: str | None) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from trainmem.buckets import BUCKET_MEANINGS, BUCKETS, Bucket
 from trainmem.whiteboard import GapItem, Term, Whiteboard
-from trainmem_space.charts.text import size, words
+from trainmem_space.charts.text import cell, size, words
 
 __all__ = ["breakdown_csv", "breakdown_view"]
 
@@ -78,8 +78,8 @@ def _row(bucket: Bucket, tape_bytes: int | None, rest_bytes: int | None, board: 
         beyond = f"<h3>What real code adds or drops at {escape(board.gap.instant)}</h3><dl>{beyond}</dl>"
     return (
         f'<details data-key="{bucket}"><summary class="tm-cells">'
-        f'<span><i class="{bucket}"></i>{words(bucket)}</span><span>{size(tape_bytes)}</span>'
-        f"<span>{size(board.buckets[bucket]) if terms else size(None)}</span></summary>"
+        f'<span><i class="{bucket}"></i>{words(bucket)}</span><span>{cell(tape_bytes)}</span>'
+        f"<span>{cell(board.buckets[bucket] if terms else None)}</span></summary>"
         f"<div><p>{escape(BUCKET_MEANINGS[bucket].capitalize())}.</p><dl>{sums}</dl>{beyond}</div></details>"
     )
 

@@ -27,6 +27,8 @@ _MOST_DEVICES = 16
 _MOST_STEPS = 12
 _MOST_SITES = 20
 _SMALL_BYTES = 1 << 19
+_FAILURES_ABREAST = 3
+"""So many stand beside each other, a line a figure, which a phone has room for; more are a line each."""
 _PHASE_NAMES = (*(phase.replace("_", " ") for phase in PHASES), "before the recording")
 _PHASE_COLOURS = ("#7c828b", "#4c98df", "#cd7b23", "#7e57e1", "#19c2a9", "#a7719f")
 
@@ -168,7 +170,7 @@ def _peak_tables(device: DeviceAnalysis) -> str:
 def _failures(device: DeviceAnalysis) -> str:
     if not device.failures:
         return ""
-    rows = [
+    columns = [
         (
             f"event {failure.event:,}",
             format_bytes(failure.requested_bytes),
@@ -182,7 +184,7 @@ def _failures(device: DeviceAnalysis) -> str:
         )
         for failure in device.failures
     ]
-    heads = (
+    names = (
         "Out of memory",
         "Asked for",
         "Allocated",
@@ -191,6 +193,9 @@ def _failures(device: DeviceAnalysis) -> str:
         "Free in private pools",
         "Free on the device",
     )
+    if len(columns) > _FAILURES_ABREAST:
+        return f"<h3>Where memory ran out</h3>{_table(names, columns)}"
+    heads, *rows = zip(names, *columns, strict=True)
     return f"<h3>Where memory ran out</h3>{_table(heads, rows)}"
 
 

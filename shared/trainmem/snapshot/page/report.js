@@ -516,9 +516,11 @@
 
     tag(tag, instant, top) {
       const at = this.position(instant);
-      const left = at + tag.offsetWidth + 6 > this.plot.clientWidth && at > tag.offsetWidth;
+      const room = this.plot.clientWidth - tag.offsetWidth;
+      const left = at + 6 > room && at > tag.offsetWidth;
       tag.style.top = top + "px";
-      tag.style.left = left ? "auto" : at + 3 + "px";
+      // Where neither side has room, as on a phone, it stays inside the plot.
+      tag.style.left = left ? "auto" : Math.max(0, Math.min(at + 3, room)) + "px";
       tag.style.right = left ? this.plot.clientWidth - at + 3 + "px" : "auto";
     }
 
