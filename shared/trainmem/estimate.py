@@ -15,7 +15,7 @@ from trainmem.allocator import AllocatorSettings
 from trainmem.buckets import BUCKETS, Bucket
 from trainmem.instant import describe_instant
 from trainmem.job import JobError, TrainingJob
-from trainmem.model import Resolved, UnknownFamily, resolve
+from trainmem.model import UNKNOWN, Resolved, UnknownFamily, resolve
 from trainmem.recording import Counters, Recording, counters, read_step
 from trainmem.results import typical_error
 from trainmem.tape import Unsupported, fast_figures, record
@@ -285,8 +285,10 @@ def _tracer() -> Callable[[TrainingJob], Recording]:
 
 def _trace(job: TrainingJob, settings: AllocatorSettings | None) -> Estimate:
     try:
-        resolved = resolve(job)
+        resolved: Resolved | None = resolve(job)
     except UnknownFamily:
-        # Nobody but the model's own code need know its shape.
+        resolved = None
+    if resolved is not None and resolved.architecture.family == UNKNOWN:
+        # The model's own code knows better than a guess from its config.
         resolved = None
     return from_recording(job, _tracer()(job), "trace", resolved, settings=settings)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
+from trainmem.special_floats import tagged
 from trainmem.units import parse_number
 
 __all__ = [
@@ -131,7 +132,7 @@ _DEEPEST = 32
 
 
 def _plain_json(name: str, value: object, depth: int = 0) -> None:
-    """Refuse what other readers of JSON would refuse: NaN, numbers beyond 64 bits, endless nesting."""
+    """Refuse what no config.json has: NaN, numbers beyond 64 bits, endless nesting."""
     if depth > _DEEPEST:
         raise JobError(f"{name[:60]}: nested more than {_DEEPEST} deep")
     if isinstance(value, Mapping):
@@ -144,7 +145,7 @@ def _plain_json(name: str, value: object, depth: int = 0) -> None:
         for inner in value:
             _plain_json(name, inner, depth + 1)
     elif isinstance(value, float):
-        if not math.isfinite(value):
+        if math.isnan(value):
             raise JobError(f"{name[:60]}: {value} is not a number that JSON has")
     elif isinstance(value, int):
         if not -(1 << 63) <= value < 1 << 63:
@@ -262,6 +263,7 @@ class TrainingJob:
             raise JobError(f"config: {_shown(self.config)} is not an object like a Hugging Face config.json")
         if self.config is not None:
             _plain_json("config", self.config)
+            object.__setattr__(self, "config", tagged(self.config))
             object.__setattr__(self, "_config_text", json.dumps(self.config, sort_keys=True, default=dict))
         if self.model is None and self.config is None:
             raise JobError("model: missing; give a catalogue name (`trainmem models`) or a config")

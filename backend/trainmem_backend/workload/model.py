@@ -10,6 +10,7 @@ import torch
 
 from trainmem.job import JobError, TrainingJob
 from trainmem.model.catalogue import find
+from trainmem.special_floats import untagged
 from trainmem_backend.workload.checkpointing import apply_checkpointing
 from trainmem_backend.workload.quantization import CLASSIFIERS, quantize_base
 
@@ -48,7 +49,9 @@ def build_model(job: TrainingJob, config: Mapping[str, Any], device: str) -> tor
 def _from_config(job: TrainingJob, config: Mapping[str, Any], device: str) -> torch.nn.Module:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    values = {key: value for key, value in config.items() if key not in ("dtype", "torch_dtype", "auto_map")}
+    values = untagged(
+        {key: value for key, value in config.items() if key not in ("dtype", "torch_dtype", "auto_map")}
+    )
     kind = values.pop("model_type", None)
     if kind is None:
         raise JobError("config: has no model_type, so its architecture is unknown")

@@ -4,9 +4,11 @@ from trainmem.model.architecture import Architecture, Buffer, Parameter, Paramet
 from trainmem.model.config import UnknownFamily
 from trainmem.model.families import FAMILIES, architecture_of
 from trainmem.model.resolve import Resolved, resolve
+from trainmem.model.unknown import UNKNOWN
 
 __all__ = [
     "FAMILIES",
+    "UNKNOWN",
     "Architecture",
     "Buffer",
     "Parameter",

@@ -13,7 +13,7 @@ from trainmem.model.catalogue import find
 from trainmem.model.config import UnknownFamily
 from trainmem.model.families import architecture_of
 from trainmem.model.lora import adapters
-from trainmem.model.unknown import architecture_of_unknown
+from trainmem.model.unknown import TRACE, UNKNOWN, architecture_of_unknown
 
 __all__ = ["Resolved", "resolve"]
 
@@ -70,6 +70,10 @@ def _resolve(
         warnings.append(
             f"sequence_length {sequence_length:,} is beyond the {limit:,} positions that {name} is made for; "
             "its rotary positions go on, and the memory is right, but quality is not promised"
+        )
+    if targets is not None and targets != "all-linear" and architecture.family == UNKNOWN:
+        raise UnknownFamily(
+            f"lora.targets: which layers of {name} are called {_shown(targets)} is not known here; {TRACE}"
         )
     if targets is not None:
         warnings += _lora_warnings(name, architecture, targets)

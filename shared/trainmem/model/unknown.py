@@ -15,7 +15,7 @@ from trainmem.model.architecture import Architecture
 from trainmem.model.config import UnknownFamily
 from trainmem.model.families import architecture_of
 
-__all__ = ["UNKNOWN", "architecture_of_unknown"]
+__all__ = ["TRACE", "UNKNOWN", "architecture_of_unknown"]
 
 UNKNOWN = "unknown"
 
@@ -33,7 +33,7 @@ _MAY_LACK: dict[str, tuple[str, ...]] = {
     "tie_word_embeddings": ("tie_word_embeddings",),
 }
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
-_TRACE = "`trainmem trace` reads every type that transformers has, from the same config.json"
+TRACE = "`trainmem trace` reads every type that transformers has, from the same config.json"
 _GATED = ("silu", "swish", "swiglu", "geglu")
 
 
@@ -59,7 +59,7 @@ def _refuse_other_shapes(config: Mapping[str, Any]) -> None:
         key = telling[0]
         raise UnknownFamily(
             f"config.{key}: {_shown(config[key])} makes {_type_of(config)}, a model_type that is unknown here, "
-            f"more than a plain decoder, which is all that the whiteboard can assume; {_TRACE}"
+            f"more than a plain decoder, which is all that the whiteboard can assume; {TRACE}"
         )
 
 
@@ -79,7 +79,7 @@ def architecture_of_unknown(config: Mapping[str, Any], task: Task, refusal: Unkn
         keys = ", ".join(f"config.{name}" for name in missing)
         raise UnknownFamily(
             f"{keys}: missing, and without {'it' if len(missing) == 1 else 'them'} there is no sum for "
-            f"{_type_of(config)}, a model_type that is unknown here; {_TRACE}"
+            f"{_type_of(config)}, a model_type that is unknown here; {TRACE}"
         )
     values: dict[str, Any] = {
         name: _count(f"config.{key}", config[key], most=MOST_COUNT << 7)
