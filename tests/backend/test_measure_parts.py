@@ -282,7 +282,7 @@ def test_the_next_worker_is_started_before_it_is_needed():
     bench.close()
 
 
-def test_a_worker_that_was_waited_for_makes_one_more_wait(monkeypatch):
+def test_a_worker_that_was_waited_for_makes_twice_as_many_wait(monkeypatch):
     monkeypatch.setattr("trainmem_backend.measure.bench._SHORT_WAIT_SECONDS", 0.0)
     started = []
 

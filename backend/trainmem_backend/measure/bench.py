@@ -21,8 +21,8 @@ class WorkerGone(RuntimeError):
 class Bench:
     """Hands out workers that have finished their imports, and starts the next ones.
 
-    ``ready`` workers wait beside those at work. Where one was taken before it was ready, one more is kept
-    from then on, up to ``most``: on a cold disk an import lasts longer than several short trials.
+    ``ready`` workers wait beside those at work. Where one was taken before it was ready, twice as many are
+    kept from then on, up to ``most``: on a cold disk an import lasts as long as eight short trials.
     """
 
     def __init__(
@@ -47,6 +47,12 @@ class Bench:
             self._left += more
             self._fill()
 
+    def keep_at_most(self, most: int) -> None:
+        """Keep fewer from now on; those that wait already are still handed out."""
+        with self._lock:
+            self._most = most
+            self._ready = min(self._ready, most)
+
     def take(self) -> WorkerProcess:
         """A worker that is ready. Raises `WorkerGone` with its last words where it failed to start."""
         with self._lock:
@@ -56,7 +62,7 @@ class Bench:
             message = worker.receive(_SHORT_WAIT_SECONDS)
         except TimeoutError:
             with self._lock:
-                self._ready = min(self._ready + 1, self._most)
+                self._ready = min(2 * self._ready, self._most)
                 self._fill()
             message = self._patiently(worker)
         if message is None or message.get("event") != "ready":

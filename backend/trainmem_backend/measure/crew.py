@@ -20,6 +20,7 @@ from trainmem_backend.measure.settings import Settings, worker_environment, work
 __all__ = ["Crew", "GateClosed", "Machine", "NoDevice"]
 
 _OPEN_SECONDS = 120.0
+_WAITING_ON_INTEGRATED = 2
 
 
 class NoDevice(ValueError):
@@ -181,6 +182,8 @@ class Crew:
             warning = low_free_warning(host)
             if warning is not None:
                 self._note(warning)
+            # What they have imported lies in the memory that is measured.
+            self._bench.keep_at_most(max(_WAITING_ON_INTEGRATED, self._settings.overlap))
         gate = Gate.for_device(
             integrated=facts.integrated,
             used=self._used_on_host if facts.integrated else lambda: self._nvml.memory_used_bytes().value,
