@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from trainmem.allocator import TURN_ON_EXPANDABLE_SEGMENTS, AllocatorSettings
 from trainmem.capacity import capacity_report, sum_answer
@@ -28,6 +29,16 @@ class Verdict:
     sentence: str
     cheapest_lever: tuple[str, TrainingJob] | None = None
 
+    def to_json(self, device: Device) -> dict[str, Any]:
+        """For the command line, beside the estimate."""
+        return {
+            "device": device.name,
+            "fits": self.fits,
+            "limit_bytes": device.allocator_limit_bytes if device.cuda else None,
+            "headroom_bytes": self.headroom_bytes if device.cuda else None,
+            "sentence": self.sentence,
+        }
+
 
 def needed_bytes(answer: Estimate) -> int:
     """What the caching allocator must hold: reserved where it was replayed, else allocated."""
@@ -40,7 +51,12 @@ def _named(title: str) -> str:
 
 
 def verdict(
-    job: TrainingJob, answer: Estimate, device: Device, settings: AllocatorSettings | None = None
+    job: TrainingJob,
+    answer: Estimate,
+    device: Device,
+    settings: AllocatorSettings | None = None,
+    *,
+    try_levers: bool = True,
 ) -> Verdict:
     """Compare the reserved peak with what the allocator may take on ``device``.
 
@@ -69,7 +85,7 @@ def verdict(
             headroom_bytes=headroom,
             sentence=f"Fits on {name}, with {format_gib(headroom)} to spare.",
         )
-    lever = _cheapest(job, answer, limit, settings)
+    lever = _cheapest(job, answer, limit, settings) if try_levers else None
     hint = f"; {lever[2]} would fit" if lever is not None else ""
     sentence = f"Does not fit on {name}: short by {format_gib(-headroom)}{hint}."
     return Verdict(

@@ -47,6 +47,37 @@ def test_an_estimate_for_a_program(capsys: pytest.CaptureFixture[str]) -> None:
     assert (status, answer["schema"], answer["peak_reserved_bytes"]) == (0, "trainmem.estimate/1", None)
 
 
+def test_a_job_that_does_not_fit_is_shown_the_way_to_its_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ("-m", "gpt2-774m", "-b", "8", "-s", "1024", "--optimizer", "adamw_fused", "-d", "rtx-4090")
+    status, out, _ = run(capsys, "estimate", *argv)
+    assert status == 0
+    plan = "trainmem fit --model gpt2-774m -b 8 -s 1024 --optimizer adamw_fused --device rtx-4090"
+    assert out.splitlines()[-1] == f"what would make it fit, and at what price: `{plan}`"
+    assert run(capsys, *plan.split()[1:])[0] == 0
+    _, out, _ = run(capsys, "estimate", *argv[:-1], "h200")
+    assert "trainmem fit" not in out
+    status, out, _ = run(capsys, "estimate", *argv[:-1], "h200", "--capacity", "30GiB")
+    assert status == 1
+    assert out.splitlines()[-1].endswith("--device h200 --budget 30GiB`")
+
+
+@pytest.mark.parametrize(("device", "fits"), [("rtx-4090", False), ("h200", True), ("m3-ultra", None)])
+def test_the_verdict_is_beside_the_contracts_keys(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, device: str, fits: bool | None
+) -> None:
+    job = ("-m", "gpt2-774m", "-b", "8", "-s", "1024", "-d", device)
+    verdict = json.loads(run(capsys, "estimate", *job, "--json")[1])["verdict"]
+    assert (verdict["device"], verdict["fits"]) == (device, fits)
+    assert verdict["sentence"]
+    if fits is not None:
+        assert (verdict["headroom_bytes"] >= 0) == fits
+    jobs = tmp_path / "jobs.jsonl"
+    jobs.write_text(
+        json.dumps({"model": "gpt2-774m", "micro_batch": 8, "sequence_length": 1024, "device": device})
+    )
+    assert json.loads(run(capsys, "estimate", "--jobs", str(jobs))[1])["verdict"] == verdict
+
+
 def test_a_config_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "gpt2", "n_layer": 2}))

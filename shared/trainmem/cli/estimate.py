@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 from trainmem.allocator import AllocatorSettings
 from trainmem.buckets import BUCKETS
-from trainmem.cli.jobs import add_job_arguments, job_from_arguments, jobs_from_file
+from trainmem.cli.jobs import add_job_arguments, flags_of, job_from_arguments, jobs_from_file
 from trainmem.device import device, devices
 from trainmem.estimate import Estimate, estimate
 from trainmem.job import JobError, TrainingJob
@@ -27,7 +28,10 @@ def add_parser(subparsers: Any) -> None:
     add_job_arguments(parser)
     parser.add_argument("--engine", choices=("whiteboard", "tape", "trace"), default="tape")
     parser.add_argument(
-        "--detail", choices=("fast", "exact"), default="exact", help="fast leaves the allocator out"
+        "--detail",
+        choices=("fast", "exact"),
+        default="exact",
+        help="fast leaves the allocator out: no reserved memory, up to 1 MiB a block too low",
     )
     parser.add_argument(
         "--allocator", metavar="CONF", help="a PYTORCH_ALLOC_CONF string, e.g. expandable_segments:True"
@@ -53,17 +57,33 @@ def run(args: argparse.Namespace) -> int:
     if args.capacity:
         from trainmem.capacity import answer_capacity
 
-        return answer_capacity(job, args.capacity, engine=args.engine, settings=settings, as_json=args.json)
+        status = answer_capacity(job, args.capacity, engine=args.engine, settings=settings, as_json=args.json)
+        if status and not args.json:
+            print(f"\n{_plan_line(args)} --budget {shlex.quote(args.capacity)}`")
+        return status
     if args.snapshot:
         _save_snapshot(job, args, settings)
     known = device(job.device)
     answer = estimate(job, args.engine, args.detail, settings=settings)
     if args.json:
-        print(json.dumps(answer.to_json()))
+        print(json.dumps(_with_verdict(job, answer, settings)))
         return 0
     _table(job, answer)
-    _verdicts(job, answer, known.name, settings)
+    if _verdicts(job, answer, known.name, settings) is False:
+        print(f"{_plan_line(args)}`")
     return 0
+
+
+def _plan_line(args: argparse.Namespace) -> str:
+    """Where the plan is; without the closing backtick."""
+    return f"what would make it fit, and at what price: `trainmem fit {flags_of(args)}"
+
+
+def _with_verdict(job: TrainingJob, answer: Estimate, settings: AllocatorSettings | None) -> dict[str, Any]:
+    """The contract's object, and whether the job's device holds it."""
+    on = device(job.device)
+    found = verdict(job, answer, on, settings, try_levers=False)
+    return {**answer.to_json(), "verdict": found.to_json(on)}
 
 
 def _save_snapshot(job: TrainingJob, args: argparse.Namespace, settings: AllocatorSettings | None) -> None:
@@ -82,7 +102,8 @@ def _many(args: argparse.Namespace, settings: AllocatorSettings | None) -> int:
             if isinstance(job, JobError):
                 raise job
             device(job.device)
-            line = estimate(job, args.engine, args.detail, settings=settings).to_json()
+            answer = estimate(job, args.engine, args.detail, settings=settings)
+            line = _with_verdict(job, answer, settings)
         except ValueError as error:
             failed = True
             line = {"error": " ".join(str(error).split())}
@@ -119,12 +140,16 @@ def _table(job: TrainingJob, answer: Estimate) -> None:
         print(f"note: {warning}")
 
 
-def _verdicts(job: TrainingJob, answer: Estimate, chosen: str, settings: AllocatorSettings | None) -> None:
+def _verdicts(
+    job: TrainingJob, answer: Estimate, chosen: str, settings: AllocatorSettings | None
+) -> bool | None:
+    """Print them; whether the chosen device holds the job, None where it cannot run it."""
+    found = verdict(job, answer, device(chosen), settings)
     print()
-    for known in devices():
-        if known.name == chosen:
-            print(verdict(job, answer, known, settings).sentence)
+    print(found.sentence)
     others = [known for known in devices() if known.cuda and known.name != chosen]
     need = answer.peak_reserved_bytes or answer.peak_allocated_bytes
     fits = [known.name for known in others if need <= known.allocator_limit_bytes]
-    print(f"also fits on: {', '.join(fits) if fits else 'no other single device in the list'}")
+    also = "also fits" if found.fits else "fits"
+    print(f"{also} on: {', '.join(fits) if fits else 'no other single device in the list'}")
+    return found.fits

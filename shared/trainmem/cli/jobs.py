@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -12,7 +13,7 @@ from trainmem.hub import fetch_config, is_hub_id
 from trainmem.job import LEVERS, JobError, Offload, ShardingMode, TrainingJob
 from trainmem.model.catalogue import is_known
 
-__all__ = ["add_job_arguments", "job_from_arguments", "jobs_from_file"]
+__all__ = ["add_job_arguments", "flags_of", "job_from_arguments", "jobs_from_file"]
 
 _WHOLE = ("micro_batch", "sequence_length", "accumulation")
 _SHORT = {"micro_batch": ["-b"], "sequence_length": ["-s"]}
@@ -74,6 +75,29 @@ def job_from_arguments(args: argparse.Namespace) -> TrainingJob:
     if any(value is not None for value in sharding.values()):
         data["sharding"] = sharding
     return TrainingJob.from_json(data)
+
+
+_OF_ADAPTERS_AND_RANKS = (
+    "lora_rank",
+    "lora_targets",
+    "sharding",
+    "data_parallel",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "offload",
+)
+
+
+def flags_of(args: argparse.Namespace) -> str:
+    """The job's flags as they were given, to follow another command."""
+    said = []
+    for name in ("model", *_WHOLE, *LEVERS, *_OF_ADAPTERS_AND_RANKS, "device"):
+        value = getattr(args, name)
+        if value is not None:
+            said += [*_SHORT.get(name, [f"--{name.replace('_', '-')}"]), shlex.quote(str(value))]
+    if args.no_reshard_after_forward:
+        said.append("--no-reshard-after-forward")
+    return " ".join(said)
 
 
 def _is_file(path: Path) -> bool:
