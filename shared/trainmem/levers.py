@@ -91,7 +91,9 @@ def _shard(job: TrainingJob) -> TrainingJob | None:
     ranks = 2 * sharding.data_parallel if sharding.mode == "fsdp2" else max(2, sharding.data_parallel)
     if ranks > MOST_RANKS or sharding.offload != "none":
         return None
-    return job.with_(sharding=replace(sharding, mode="fsdp2", data_parallel=ranks))
+    # Autocast would keep a 16-bit copy of every weight beside the shards; FSDP2's own policy gathers in 16 bit.
+    precision = "fsdp_mp_bf16" if job.precision == "amp_bf16" else job.precision
+    return job.with_(precision=precision, sharding=replace(sharding, mode="fsdp2", data_parallel=ranks))
 
 
 def _offload(job: TrainingJob) -> TrainingJob | None:

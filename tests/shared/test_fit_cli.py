@@ -73,7 +73,8 @@ def test_a_job_in_words(capsys):
     said = capsys.readouterr().out
     assert "does not fit on the GeForce RTX 4090" in said
     assert "1. " in said
-    assert "checkpointing: saves 28.9 GiB, step time +25% (measured: gpt2-774m x 8 x 1,024, H200" in said
+    assert "1. 44.3 - 28.9 = 15.4 GiB, +25% step time" in said
+    assert "checkpointing: saves 28.9 GiB, +25% step time (measured: gpt2-774m x 8 x 1,024, H200" in said
     assert "identical mathematics" in said
     assert "largest micro batch" in said
     assert "a step takes at least" in said
@@ -91,6 +92,11 @@ def test_a_job_in_words(capsys):
         (["--family", "gpt2"], "sequence_length: 2,048 is longer"),
         (["--precision", "bf16"], "precision: bf16 needs --model"),
         (["--sharding", "fsdp2"], "sharding: fsdp2 needs --model"),
+        (
+            ["--sharding", "fsdp2", "--data-parallel", "2"],
+            "sharding: fsdp2 needs --model, as without one every method is shown on one device; for example "
+            "`trainmem fit --model llama3.1-8b --sharding fsdp2 --data-parallel 2 --device spark`",
+        ),
         (["--model", "nope"], 'model: "nope" is not in the catalogue'),
         (["--model", "gpt2-124m", "-b", "0"], 'micro_batch: "0" is not a whole number'),
     ],

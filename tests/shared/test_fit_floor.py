@@ -4,7 +4,7 @@ import pytest
 
 from trainmem.device import device
 from trainmem.fit.floor import measured_fraction, optimizer_traffic_bytes, recomputed_flops, step_floor
-from trainmem.fit.links import links_of
+from trainmem.fit.links import HOST_MEMORY_BYTES_PER_SECOND, links_of
 from trainmem.fit.measured import step_rows
 from trainmem.job import Lora, Sharding, TrainingJob
 from trainmem.model import resolve
@@ -68,7 +68,18 @@ def test_what_crosses_a_link():
     assert step_floor(job).link_seconds == 0
     away = job.with_(precision="bf16_master", sharding=Sharding(mode="zero2", offload="cpu"))
     assert step_floor(away).optimizer_seconds == 0
-    assert step_floor(away).offload_seconds == pytest.approx(4 * PARAMETERS / 64e9)
+    stepping = optimizer_traffic_bytes(away) / HOST_MEMORY_BYTES_PER_SECOND
+    assert step_floor(away).offload_seconds == pytest.approx(4 * PARAMETERS / 64e9 + stepping)
+
+
+def test_every_further_micro_batch_adds_its_gradients():
+    one = SEVEN.with_(precision="amp_bf16")
+    four = step_floor(one.with_(accumulation=4))
+    assert step_floor(one).adding_seconds == 0
+    # two gradients read and their sum written, and every weight cast again
+    each = (3 * 4 + 4 + 2) * PARAMETERS / device("spark").bandwidth_bytes_per_second
+    assert four.adding_seconds == pytest.approx(3 * each)
+    assert four.seconds > 4 * step_floor(one).compute_seconds + 3 * each
 
 
 def test_gradients_kept_as_zeros_are_written_and_read_once_more():

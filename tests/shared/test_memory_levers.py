@@ -21,7 +21,7 @@ MOVES = {
     "precision": {"precision"},
     "lora": {"lora", "precision"},
     "qlora": {"lora", "precision", "base_quantization"},
-    "sharding": {"sharding"},
+    "sharding": {"sharding", "precision"},
     "offload": {"sharding", "precision"},
 }
 

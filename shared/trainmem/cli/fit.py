@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from typing import Any
 
+from trainmem.cli.fit_job import print_job, print_table
 from trainmem.cli.jobs import add_job_arguments, job_from_arguments
-from trainmem.fit import DEFAULT_FAMILY, Plans, RentOrOwn, Size, WhatFits, room, what_fits
+from trainmem.fit import DEFAULT_FAMILY, EXAMPLE, Size, WhatFits, room, what_fits
 from trainmem.fit.family import FAMILIES, family
-from trainmem.fit.frontier import EXAMPLE
-from trainmem.fit.limits import Limit
-from trainmem.fit.outcome import held_bytes
-from trainmem.fit.plan import EXPANDABLE
-from trainmem.fit.report import JobFit, as_json, job_fit
-from trainmem.fit.room import Room
-from trainmem.job import JobError, TrainingJob
+from trainmem.fit.published import PAGE
+from trainmem.fit.report import as_json, job_fit
+from trainmem.fit.words import THUMB, TIGHT, thumb_sentence
+from trainmem.job import JobError
 from trainmem.units import format_gib
 
 __all__ = ["add_parser", "run"]
 
-_PAGE_DEFAULTS = {"micro_batch": "1", "sequence_length": "2048", "checkpointing": "full"}
+_PAGE_SETTINGS = ("micro_batch", "sequence_length", "checkpointing")
 _OF_A_JOB = (
     "precision",
     "optimizer",
@@ -65,16 +62,18 @@ def run(args: argparse.Namespace) -> int:
     args.device = at.device.name
     if args.model is not None:
         found = job_fit(job_from_arguments(args), at, args.detail)
-        _print_json(as_json(at, about=found)) if args.json else _job(found, at)
+        _print_json(as_json(at, about=found)) if args.json else print_job(found, at)
         return 0
-    for name in _OF_A_JOB:
-        if getattr(args, name) is not None:
-            raise JobError(
-                f"{name}: {getattr(args, name)} needs --model; without one every method is shown, on one device"
-            )
-    for name, value in _PAGE_DEFAULTS.items():
+    asked = {name: getattr(args, name) for name in _OF_A_JOB if getattr(args, name) is not None}
+    for name, value in asked.items():
+        flags = " ".join(f"--{key.replace('_', '-')} {said}" for key, said in asked.items())
+        raise JobError(
+            f"{name}: {value} needs --model, as without one every method is shown on one device; for example "
+            f"`trainmem fit --model llama3.1-8b {flags} --device {at.device.name}`"
+        )
+    for name in _PAGE_SETTINGS:
         if getattr(args, name) is None:
-            setattr(args, name, value)
+            setattr(args, name, str(getattr(PAGE, name)))
     args.model = family(args.family).members[0]
     page = what_fits(at, job_from_arguments(args), family=args.family, detail=args.detail)
     _print_json(as_json(at, page=page)) if args.json else _page(page)
@@ -105,11 +104,14 @@ def _page(page: WhatFits) -> None:
         )
         for row in page.rows
     ]
-    _table([head, *rows])
+    print_table([head, *rows])
     print()
-    print("by rule of thumb, which knows neither batch nor recipe:")
+    if any(size.tight for row in page.rows for size in (row.catalogue.largest, row.example) if size):
+        print(f"tight: {TIGHT}")
+        print()
+    print(THUMB)
     for limit in page.lesson:
-        print(f"  {limit.name}: {limit.answer} ({limit.substituted})")
+        print(f"  {limit.name}: {thumb_sentence(limit)}")
     print()
     for row in page.rows:
         size = row.catalogue.largest
@@ -120,7 +122,7 @@ def _page(page: WhatFits) -> None:
     if measured:
         print()
         print("the same steps, predicted and measured:")
-        _table(measured)
+        print_table(measured)
 
 
 def _named(size: Size | None) -> str:
@@ -165,110 +167,3 @@ def _measured(page: WhatFits) -> list[tuple[str, ...]]:
                 )
     head = ("model", "method", "predicted", "measured", "")
     return [head, *found.values()] if found else []
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _job(found: JobFit, at: Room) -> None:
-    _plan(found.plans, at)
-    print()
-    print("limits, everything else as it is:")
-    rows = [("configuration", "largest micro batch", "longest sequence")]
-    for limits in found.limits:
-        rows.append((limits.title, _limit(limits.micro_batch), _limit(limits.sequence_length)))
-    _table(rows)
-    print()
-    _floor(found, at)
-    print()
-    _offers(found.rent_or_own)
-
-
-def _plan(found: Plans, at: Room) -> None:
-    held, limit = held_bytes(found.estimate), at.limit_bytes
-    name = _described(found.job)
-    if found.fits:
-        tight = " once the allocator gives idle memory back" if found.tight else ""
-        print(f"{name} fits on {at.name}{tight}: {format_gib(held)} of {format_gib(limit)}.")
-        return
-    print(f"{name} does not fit on {at.name}: {format_gib(held)}, short by {format_gib(held - limit)}.")
-    if found.expandable:
-        print(f"It would with {EXPANDABLE}, which costs nothing.")
-    if not found.plans:
-        print("No list of levers makes it fit.")
-        return
-    print("What makes it fit, by what it costs:")
-    for number, plan in enumerate(found.plans, 1):
-        tight = ", tight" if plan.tight else ""
-        print(
-            f"{number}. {format_gib(held_bytes(plan.estimate))}{tight}, step time {plan.step_time_share:+.0%}"
-        )
-        for step in plan.steps:
-            share = step.price.share
-            print(
-                f"   {step.name}: saves {format_gib(step.saved_bytes)}, step time {share:+.0%} "
-                f"({step.price.basis}: {step.price.source}), {_mathematics(step.lever.mathematics)}"
-            )
-
-
-def _mathematics(kind: str) -> str:
-    return "identical mathematics" if kind == "identical" else kind
-
-
-def _described(job: TrainingJob) -> str:
-    name = job.model or str((job.config or {}).get("model_type", "config"))
-    adapters = f", LoRA rank {job.lora.rank}" if job.lora else ""
-    recipe = f"{job.precision}, {job.optimizer}{adapters}"
-    return f"{name}, micro batch {job.micro_batch} x {job.sequence_length:,}, {recipe},"
-
-
-def _limit(limit: Limit) -> str:
-    if not limit.value:
-        return "not even 1"
-    note = ", all the model takes" if limit.is_model_end else ""
-    tight = ", tight" if limit.tight else ""
-    measured = f", measured {limit.measured:,}" if limit.measured is not None else ""
-    return f"{limit.value:,}{note}{tight}{measured}"
-
-
-def _floor(found: JobFit, at: Room) -> None:
-    floor = found.floor
-    compute = (
-        "unknown rate" if floor.compute_seconds is None else f"{floor.compute_seconds:.3g} s of arithmetic"
-    )
-    print(
-        f"a step takes at least {floor.seconds:.3g} s on {at.name}: {compute}, {floor.optimizer_seconds:.3g} s for "
-        f"the optimizer's {format_gib(floor.optimizer_bytes)}"
-    )
-    part = found.fraction
-    if part is not None:
-        print(
-            f"measured steps like it ({part.alike}, {part.machine}) reach {part.least:.0%} to {part.most:.0%} of "
-            f"their floor: expect about {floor.seconds / part.median:.3g} s"
-        )
-
-
-def _offers(found: RentOrOwn) -> None:
-    print("rent or own:")
-    rows = [("machine", "each holds", "fits", "step at least", "tokens/s at most")]
-    smallest = found.smallest
-    is_rented = smallest is not None and smallest.room.device == found.rented[0].room.device
-    for offer in (*found.rented, *([] if smallest is None or is_rented else [smallest])):
-        rows.append(
-            (
-                f"{offer.count} x {offer.room.device.title.removeprefix('NVIDIA ')}",
-                f"{format_gib(held_bytes(offer.estimate))} of {format_gib(offer.room.limit_bytes)}",
-                "no" if not offer.fits else "tight" if offer.tight else "yes",
-                f"{offer.floor.seconds:.3g} s",
-                f"{offer.tokens_per_second:,.0f}",
-            )
-        )
-    _table(rows)
-    print(
-        f"the smallest single device in the list that runs it: {smallest.room.device.name}"
-        if smallest
-        else "no single device in the list runs it"
-    )

@@ -1,7 +1,9 @@
 """What fits a device, what would make a job fit, and what that costs."""
 
+from trainmem.fit.borders import EXAMPLE
+from trainmem.fit.family import DEFAULT_FAMILY
 from trainmem.fit.floor import Fraction, StepFloor, measured_fraction, step_floor
-from trainmem.fit.frontier import DEFAULT_FAMILY, Fit, MethodFit, Size, WhatFits, what_fits
+from trainmem.fit.frontier import Fit, MethodFit, Size, WhatFits, what_fits
 from trainmem.fit.limits import Limit, configurations, largest_micro_batch, longest_sequence
 from trainmem.fit.methods import METHODS, Method
 from trainmem.fit.outcome import Outcome, outcome
@@ -12,6 +14,7 @@ from trainmem.fit.room import Room, room
 
 __all__ = [
     "DEFAULT_FAMILY",
+    "EXAMPLE",
     "METHODS",
     "Fit",
     "Fraction",

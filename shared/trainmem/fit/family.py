@@ -13,7 +13,9 @@ from trainmem.job import JobError, TrainingJob, _shown
 from trainmem.model import architecture_of
 from trainmem.model.catalogue import find
 
-__all__ = ["FAMILIES", "Family", "Ladder", "Rung", "family", "ladder"]
+__all__ = ["DEFAULT_FAMILY", "FAMILIES", "Family", "Ladder", "Rung", "family", "ladder"]
+
+DEFAULT_FAMILY = "llama3"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

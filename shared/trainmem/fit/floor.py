@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from trainmem.device import Device, device
-from trainmem.fit.links import links_of
+from trainmem.fit.links import HOST_MEMORY_BYTES_PER_SECOND, links_of
 from trainmem.fit.measured import step_rows
 from trainmem.job import ACTIVATION_DTYPE_BYTES, TrainingJob
 from trainmem.model import Architecture, resolve
@@ -29,13 +29,15 @@ class StepFloor:
     """Seconds that one optimizer step of one rank takes at least.
 
     ``compute_seconds``: forward and backward at the vendor's bf16 rate, None without one. ``weights_seconds``:
-    reading the weights and moving the gradients meanwhile. ``optimizer_seconds``: the optimizer's bytes.
-    ``link_seconds``: what crosses between ranks, while others compute. ``offload_seconds``: what crosses to
-    the host and back, between backward and the next forward.
+    reading the weights and moving the gradients meanwhile. ``adding_seconds``: adding up the gradients of
+    further micro batches. ``optimizer_seconds``: the optimizer's bytes. ``link_seconds``: what crosses between
+    ranks, while others compute. ``offload_seconds``: what crosses to the host and back and what the optimizer
+    moves there, between backward and the next forward.
     """
 
     compute_seconds: float | None
     weights_seconds: float
+    adding_seconds: float
     optimizer_seconds: float
     link_seconds: float
     offload_seconds: float
@@ -45,9 +47,9 @@ class StepFloor:
 
     @property
     def seconds(self) -> float:
-        """Compute, weights and collectives may overlap; the optimizer waits for the last gradient."""
+        """Compute, weights and collectives may overlap; sums of gradients and the optimizer wait for them."""
         overlapped = max(self.compute_seconds or 0.0, self.weights_seconds, self.link_seconds)
-        return overlapped + self.optimizer_seconds + self.offload_seconds
+        return overlapped + self.adding_seconds + self.optimizer_seconds + self.offload_seconds
 
     def to_json(self) -> dict[str, Any]:
         """For the command line."""
@@ -108,10 +110,12 @@ def step_floor(job: TrainingJob, on: Device | None = None) -> StepFloor:
     """The floor of ``job`` on a device, its own by default.
 
     Equations: FLOPs of `step_flops` and what checkpointing computes again / the device's bf16 rate; weights
-    read in forward, backward and recomputation, gradients written once a micro batch and read again by the
-    next / bandwidth; `optimizer_traffic_bytes` / bandwidth; FSDP2 and ZeRO 3 gather weights twice and scatter
+    read in forward, backward and recomputation, gradients written once a micro batch / bandwidth; for every
+    micro batch after the first, two gradients read and their sum written, and under autocast the trained weights
+    cast once more / bandwidth; `optimizer_traffic_bytes` / bandwidth; FSDP2 and ZeRO 3 gather weights twice and scatter
     gradients once a micro batch, DDP and ZeRO 1 and 2 move gradients twice a step, x (N - 1)/N / the link;
-    offloading moves gradients out and weights in, over the host's link.
+    offloading moves gradients out and weights in, over the host's link, and `optimizer_traffic_bytes` at
+    `HOST_MEMORY_BYTES_PER_SECOND`.
     Source: the devices' data sheets. Leaves out: activations' own traffic, kernel launches, loading of data,
     every imperfection. Known error: a measured step takes two to twenty times as long: `measured_fraction`.
     """
@@ -125,7 +129,7 @@ def step_floor(job: TrainingJob, on: Device | None = None) -> StepFloor:
     weights = architecture.parameter_count * ACTIVATION_DTYPE_BYTES[job.precision]
     gradients = trained * recipe.gradient_bytes
     passes = 2 if job.checkpointing in ("none", "selective") else 3
-    moved = job.accumulation * (passes * weights + gradients) + (job.accumulation - 1) * gradients
+    moved = job.accumulation * (passes * weights + gradients)
     if job.zero_grad == "zeros":
         moved += 2 * gradients
 
@@ -138,19 +142,25 @@ def step_floor(job: TrainingJob, on: Device | None = None) -> StepFloor:
         else:
             crossing = 2 * gradients
         crossing *= (sharding.data_parallel - 1) / sharding.data_parallel
+    again = 3 * gradients
+    if job.precision in ("amp_bf16", "amp_fp16"):
+        again += trained * (recipe.weight_bytes + 2)
     links = links_of(machine.name)
     offloaded, traffic = 0.0, optimizer_traffic_bytes(job)
     if offload_leaves_device(job):
-        offloaded = (gradients + trained * recipe.weight_bytes) / over.gradients
+        crossed = (gradients + trained * recipe.weight_bytes) / over.gradients
+        offloaded = (
+            crossed / (links.host_bytes_per_second or bandwidth) + traffic / HOST_MEMORY_BYTES_PER_SECOND
+        )
         traffic = 0
-    host = links.host_bytes_per_second or bandwidth
     model = sharding.tensor_parallel * sharding.pipeline_parallel
     return StepFloor(
         compute_seconds=flops / rate if rate else None,
         weights_seconds=moved / model / bandwidth,
+        adding_seconds=(job.accumulation - 1) * again / over.gradients / model / bandwidth,
         optimizer_seconds=traffic / bandwidth,
         link_seconds=crossing / model / links.peers_bytes_per_second,
-        offload_seconds=offloaded / host,
+        offload_seconds=offloaded,
         flops=flops,
         optimizer_bytes=traffic,
         tokens=job.micro_batch * job.sequence_length * job.accumulation * sharding.data_parallel,

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from trainmem.buckets import Bucket
 from trainmem.estimate import Detail, Estimate
-from trainmem.fit.bounds import least_bytes
-from trainmem.fit.family import Rung, ladder
+from trainmem.fit.borders import Border, MethodBorders, borders, example_rung, models
+from trainmem.fit.family import DEFAULT_FAMILY, Rung, ladder
 from trainmem.fit.measured import rows_of
 from trainmem.fit.methods import METHODS, Method
-from trainmem.fit.outcome import answer, can_fit, outcome
+from trainmem.fit.outcome import answer
+from trainmem.fit.published import published_borders
 from trainmem.fit.room import Room
-from trainmem.fit.search import largest, largest_from
-from trainmem.job import JobError, TrainingJob
-from trainmem.model import catalogue, resolve
+from trainmem.job import TrainingJob
+from trainmem.model import resolve
 from trainmem.recording import without_collections
 from trainmem.results import MeasuredRow
 from trainmem.whiteboard import LessonLimit, lesson_limits
 from trainmem.whiteboard.lesson import SPARK_USABLE_BYTES
 
-__all__ = ["DEFAULT_FAMILY", "EXAMPLE", "Fit", "MethodFit", "Size", "WhatFits", "what_fits"]
-
-DEFAULT_FAMILY = "llama3"
-EXAMPLE = "llama2-7b"
-"""The 7B that rules of thumb speak of."""
+__all__ = ["Fit", "MethodFit", "Size", "WhatFits", "what_fits"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,11 +138,20 @@ def what_fits(
     """The page: every method at ``like``'s micro batch, sequence length, checkpointing, attention and loss.
 
     ``like``'s model, precision, optimizer and adapters do not matter. "fast" decides by the fast peak, whose
-    "does not fit" is certain; "exact" asks the allocator wherever that peak leaves the question open.
+    "does not fit" is certain; "exact" asks the allocator wherever that peak leaves the question open. What
+    `published_borders` knows is exact at once, whichever was asked for.
     """
     like = like.with_(device=room.device.name, task="causal_lm")
+    for rung in ladder(family).anchors:
+        resolve(rung.job(like))
     with without_collections():
-        rows = tuple(_row(method, method.apply(like), room, family, detail) for method in METHODS)
+        published = [published_borders(method, like, room, family) for method in METHODS]
+        found = [known for known in published if known is not None]
+        if len(found) == len(METHODS):
+            detail = "exact"
+        else:
+            found = [borders(method, like, room, family, detail) for method in METHODS]
+        rows = tuple(_row(method, like, family, at) for method, at in zip(METHODS, found, strict=True))
     return WhatFits(
         room=room,
         like=like,
@@ -164,106 +168,37 @@ def _lesson_bytes(room: Room) -> int:
     return SPARK_USABLE_BYTES if is_spark else room.usable_bytes
 
 
-def _row(method: Method, like: TrainingJob, room: Room, family: str, detail: Detail) -> MethodFit:
+def _row(method: Method, like: TrainingJob, family: str, at: MethodBorders) -> MethodFit:
+    like = method.apply(like)
     rungs = ladder(family)
-    curve = _along_curve(rungs, like, room, detail)
+    count = at.curve.count
+    largest = rungs[count - 1].parameters if count else 0
     return MethodFit(
         method=method,
-        catalogue=_among_models(_catalogue(like.sequence_length), like, room, detail),
-        curve=curve,
-        members=tuple(_size(rung, like, room, detail, curve) for rung in rungs.anchors if rung.name),
-        example=_size(_example(), like, room, detail) if method.kind == "full" else None,
+        catalogue=_fit(models(like.sequence_length), at.models, like),
+        curve=_fit(rungs, at.curve, like),
+        members=tuple(
+            _size(rung, like, fits=rung.parameters <= largest) for rung in rungs.anchors if rung.name
+        ),
+        example=_size(example_rung(), like, fits=at.example.count > 0, tight=at.example.tight)
+        if at.example
+        else None,
     )
 
 
-@cache
-def _example() -> Rung:
-    entry = catalogue.find(EXAMPLE)
-    size = entry.architecture().parameter_count
-    return Rung(name=entry.name, title=entry.name, config=entry.config, parameters=size)
-
-
-@cache
-def _catalogue(sequence_length: int) -> tuple[Rung, ...]:
-    """Causal language models that take this length, small first, one of each size."""
-    found: dict[int, Rung] = {}
-    for entry in catalogue.entries():
-        if entry.task != "causal_lm":
-            continue
-        try:
-            resolved = resolve(TrainingJob(model=entry.name, sequence_length=sequence_length))
-        except JobError:
-            continue
-        size = resolved.architecture.parameter_count
-        if size not in found:
-            found[size] = Rung(name=entry.name, title=entry.name, config=entry.config, parameters=size)
-    return tuple(found[size] for size in sorted(found))
-
-
-def _among_models(rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: Detail) -> Fit:
-    """The largest of models of many families, which need not need more with every parameter more."""
-    beyond: Rung | None = None
-    for rung in reversed(rungs):
-        if outcome(rung.job(like), room, detail).fits:
-            return _fit(rung, beyond, like, room, detail)
-        beyond = rung
-    return _fit(None, beyond, like, room, detail)
-
-
-def _along_curve(rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: Detail) -> Fit:
-    """The border on one family's curve.
-
-    `least_bytes` bounds the search from above, then the fast peak; the allocator is asked from there downwards.
-    """
-
-    def bound_fits(index: int, over: int = 0) -> bool:
-        return least_bytes(rungs[index - 1].job(like)) + over <= room.limit_bytes
-
-    def fitting(index: int) -> bool:
-        return outcome(rungs[index - 1].job(like), room, detail).fits
-
-    def possible(index: int) -> bool:
-        return can_fit(rungs[index - 1].job(like), room)
-
-    index = largest(len(rungs), bound_fits)
-    if index and not possible(index):
-        # What the fast peak is above the bound changes little from rung to rung.
-        job = rungs[index - 1].job(like)
-        over = answer(job, "fast").peak_allocated_bytes - least_bytes(job)
-        index = largest_from(largest(index, lambda n: bound_fits(n, over)), index, possible)
-    if index and detail == "exact":
-        index = largest_from(index, index, fitting)
-    return _fit(
-        rungs[index - 1] if index else None,
-        rungs[index] if index < len(rungs) else None,
-        like,
-        room,
-        detail,
-    )
-
-
-def _fit(largest: Rung | None, beyond: Rung | None, like: TrainingJob, room: Room, detail: Detail) -> Fit:
+def _fit(rungs: Sequence[Rung], at: Border, like: TrainingJob) -> Fit:
     return Fit(
-        largest=_size(largest, like, room, detail) if largest else None,
-        beyond=_size(beyond, like, room, detail) if beyond else None,
+        largest=_size(rungs[at.count - 1], like, fits=True, tight=at.tight) if at.count else None,
+        beyond=_size(rungs[at.count], like, fits=False) if at.count < len(rungs) else None,
     )
 
 
-def _size(rung: Rung, like: TrainingJob, room: Room, detail: Detail, border: Fit | None = None) -> Size:
-    """The rung's answer, by the border of its curve where that tells."""
-    job = rung.job(like)
-    found = outcome(job, room, detail) if border is None else None
+def _size(rung: Rung, like: TrainingJob, *, fits: bool, tight: bool = False) -> Size:
     return Size(
         name=rung.name,
         title=rung.title,
         parameters=rung.parameters,
-        job=job,
-        fits=_below(rung, border) if found is None else found.fits,
-        tight=found is not None and found.tight,
+        job=rung.job(like),
+        fits=fits,
+        tight=tight,
     )
-
-
-def _below(rung: Rung, border: Fit | None) -> bool:
-    """Whether a size of the curve fits."""
-    largest = border.largest if border else None
-    return largest is not None and rung.parameters <= largest.parameters

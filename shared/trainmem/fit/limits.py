@@ -26,16 +26,22 @@ class Limit:
     """The largest value of one lever that fits, everything else as in the job.
 
     ``value`` 0: not even 1 fits. ``is_model_end``: not the memory but the model ends there (its positions).
-    ``tight``: see `Outcome`. ``estimate`` is the answer at ``value``, None at 0. ``measured`` is what was found
-    on that very device, where it was.
+    ``tight``: see `Outcome`. ``job`` is the job at ``value``, None at 0. ``measured`` is what was found on that
+    very device, where it was.
     """
 
     lever: Lever
     value: int
     tight: bool
     is_model_end: bool
-    estimate: Estimate | None
+    job: TrainingJob | None
+    detail: Detail
     measured: int | None = None
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The answer at ``value``, worked out when it is asked for; None at 0."""
+        return None if self.job is None else answer(self.job, self.detail)
 
     def to_json(self) -> dict[str, Any]:
         """For the command line."""
@@ -114,11 +120,12 @@ def _limit(job: TrainingJob, room: Room, detail: Detail, lever: Lever, most: int
         guess = largest(value, lambda n: answer(at(n), "fast").peak_allocated_bytes * share <= limit)
         value = largest_from(guess, value, fitting, stride=max(1, value // 256))
     if not value:
-        return Limit(lever=lever, value=0, tight=False, is_model_end=False, estimate=None)
+        return Limit(lever=lever, value=0, tight=False, is_model_end=False, job=None, detail=detail)
     return Limit(
         lever=lever,
         value=value,
         tight=outcome(at(value), room, detail).tight,
         is_model_end=value == most,
-        estimate=answer(at(value), detail),
+        job=at(value),
+        detail=detail,
     )

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from trainmem.device import Device
 from trainmem.fit.floor import step_floor
-from trainmem.fit.measured import canonical, step_rows
+from trainmem.fit.measured import step_rows
 from trainmem.job import JobError, TrainingJob
 from trainmem.levers import ALL_LEVERS, MemoryLever
 from trainmem.model import resolve
@@ -40,11 +40,15 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pair:
-    """Two timed steps that differ by a lever, pulled ``times`` times."""
+    """Two timed steps that differ by a lever, pulled ``times`` times.
+
+    ``work``: parameters x tokens of a micro batch after it.
+    """
 
     before: TrainingJob
     share: float
     times: int
+    work: int
     device: str | None
     source: str
     parameters: int
@@ -54,9 +58,13 @@ def price(lever: MemoryLever, before: TrainingJob, after: TrainingJob, on: Devic
     """The price of going from ``before`` to ``after``, which ``lever`` was pulled for.
 
     Of several timed pairs the nearest counts: the same device, as many pulls, the same recipe, then the size;
-    of several runs of one job the quickest.
+    of several runs of one job the quickest. Where none was timed, the change of `step_floor`.
     """
-    pairs = _pairs().get(lever.key, ())
+    pairs = _pairs(lever.key)
+    if lever.key == "micro_batch":
+        # Small micro batches of small models leave a GPU idle: what that costs says nothing of larger ones.
+        work = _work(after)
+        pairs = tuple(pair for pair in pairs if work <= 2 * pair.work)
     if pairs:
         times, size = _times(lever, before, after), resolve(before).architecture.parameter_count
 
@@ -87,6 +95,10 @@ def price(lever: MemoryLever, before: TrainingJob, after: TrainingJob, on: Devic
     )
 
 
+def _work(job: TrainingJob) -> int:
+    return resolve(job).architecture.parameter_count * job.micro_batch * job.sequence_length
+
+
 def _times(lever: MemoryLever, before: TrainingJob, after: TrainingJob) -> int:
     times, job = 0, lever.pull(before)
     while job is not None:
@@ -98,20 +110,26 @@ def _times(lever: MemoryLever, before: TrainingJob, after: TrainingJob) -> int:
 
 
 @cache
-def _pairs() -> dict[str, tuple[_Pair, ...]]:
-    """For every lever, the timed steps that differ by it alone, on one machine."""
-    timed: dict[str, dict[TrainingJob, list[float]]] = defaultdict(lambda: defaultdict(list))
+def _timed() -> Mapping[str, Mapping[TrainingJob, float]]:
+    """Seconds of every timed step, by machine; of several runs the quickest, as a busy host only adds to it."""
+    timed: dict[str, dict[TrainingJob, float]] = defaultdict(dict)
     for job, row in step_rows():
         if row.step_seconds and row.outcome == "ok" and not throughput_doubt(row):
-            timed[row.machine][job].append(row.step_seconds)
-    found: dict[str, list[_Pair]] = defaultdict(list)
-    for machine, rows in timed.items():
-        # A busy host only ever makes a step longer.
-        steps = {job: min(seconds) for job, seconds in rows.items()}
-        for before in steps:
-            for lever in ALL_LEVERS:
-                found[lever.key] += _pairs_of(lever, before, steps, machine)
-    return {key: tuple(pairs) for key, pairs in found.items()}
+            known = timed[row.machine].get(job, row.step_seconds)
+            timed[row.machine][job] = min(known, row.step_seconds)
+    return timed
+
+
+@cache
+def _pairs(key: str) -> tuple[_Pair, ...]:
+    """The timed steps that differ by this lever alone, on one machine; several devices are timed nowhere yet."""
+    lever = next(lever for lever in ALL_LEVERS if lever.key == key)
+    return tuple(
+        pair
+        for machine, steps in _timed().items()
+        for before in steps
+        for pair in _pairs_of(lever, before, steps, machine)
+    )
 
 
 def _pairs_of(
@@ -119,7 +137,7 @@ def _pairs_of(
 ) -> Iterator[_Pair]:
     known, times = device_of_gpu(machine), 0
     after = _pulled(lever, before)
-    while after is not None:
+    while after is not None and after.sharding == before.sharding:
         times += 1
         timed = after if after in steps else _without_rounding(after)
         if timed in steps:
@@ -128,6 +146,7 @@ def _pairs_of(
                 before=before,
                 share=steps[timed] / steps[before] - 1,
                 times=times,
+                work=_work(after),
                 device=known.name if known else None,
                 source=(
                     f"{before.model or 'a config'} x {before.micro_batch} x {before.sequence_length:,}, "
@@ -139,11 +158,11 @@ def _pairs_of(
 
 
 def _pulled(lever: MemoryLever, job: TrainingJob) -> TrainingJob | None:
+    """No lever moves what `canonical` settles, so that its answer is such a key again."""
     try:
-        changed = lever.pull(job)
+        return lever.pull(job)
     except JobError:
         return None
-    return None if changed is None else canonical(changed)
 
 
 def _without_rounding(job: TrainingJob) -> TrainingJob:

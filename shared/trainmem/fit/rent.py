@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainmem.device import devices
@@ -23,7 +23,8 @@ class Offer:
     """One way to run the job: how many of which device, what each must hold, and the step's floor.
 
     ``job`` is the job of one rank. Ranks share the batch: where micro batches can be dealt out, each rank
-    accumulates fewer; else the batch of a step grows with them.
+    accumulates fewer; else the batch of a step grows with them. Under FSDP2 autocast gives way to its own mixed
+    precision, as in the plan's lever.
     """
 
     room: Room
@@ -33,6 +34,11 @@ class Offer:
     fits: bool
     tight: bool
     floor: StepFloor
+
+    @property
+    def needed_bytes(self) -> int:
+        """What the allocator holds; where that is `tight`, what it cannot do without."""
+        return self.estimate.peak_allocated_bytes if self.tight else held_bytes(self.estimate)
 
     @property
     def tokens_per_second(self) -> float:
@@ -47,6 +53,7 @@ class Offer:
             "fits": self.fits,
             "tight": self.tight,
             "held_bytes": held_bytes(self.estimate),
+            "needed_bytes": self.needed_bytes,
             "limit_bytes": self.room.limit_bytes,
             "step_floor_seconds": self.floor.seconds,
             "tokens_per_step": self.floor.tokens,
@@ -56,28 +63,54 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RentOrOwn:
-    """Offers of rented GPUs, and the smallest device of the list that runs the job alone, if any does."""
+    """Offers of rented GPUs, and the smallest device of the list that runs the job alone, if any does.
+
+    ``changed``: no number of rented GPUs holds the job as it is, so that these are of the job with checkpointing.
+    """
 
     rented: tuple[Offer, ...]
     smallest: Offer | None
+    changed: bool
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """All of them, each once: the smallest device may be the rented one."""
+        alone = self.smallest
+        known = alone is None or alone.room.device == self.rented[0].room.device
+        return self.rented if known or alone is None else (*self.rented, alone)
+
+    @property
+    def changed_in_words(self) -> str:
+        """To follow a title."""
+        return ", with checkpointing (as it is, it fits none of the rented ones)" if self.changed else ""
 
     def to_json(self) -> dict[str, Any]:
         """For the command line."""
         return {
             "rented": [offer.to_json() for offer in self.rented],
             "smallest_device": self.smallest.to_json() if self.smallest else None,
+            "with_checkpointing": self.changed,
         }
 
 
 def rent_or_own(job: TrainingJob, detail: Detail = "exact") -> RentOrOwn:
     """What ``job`` needs on 1, 2, 4 and 8 H100s under FSDP2, and the smallest single device that runs it.
 
-    Smallest by usable memory. Leaves out: prices, which change from week to week.
+    A job that fits no number of H100s as it is, is asked about with checkpointing. Smallest by usable memory. Leaves
+    out: prices, which change from week to week.
     """
     alone = job.with_(sharding=Sharding())
+    found = _offers(alone, detail)
+    if alone.checkpointing != "full" and not any(offer.fits for offer in found.rented):
+        return replace(_offers(alone.with_(checkpointing="full"), detail), changed=True)
+    return found
+
+
+def _offers(alone: TrainingJob, detail: Detail) -> RentOrOwn:
     return RentOrOwn(
         rented=tuple(_offer(_dealt(alone, count), room(RENTED), count, detail) for count in COUNTS),
         smallest=_smallest(alone, detail),
+        changed=False,
     )
 
 
@@ -85,7 +118,12 @@ def _dealt(job: TrainingJob, count: int) -> TrainingJob:
     if count == 1:
         return job
     share = job.accumulation // count if job.accumulation % count == 0 else job.accumulation
-    return job.with_(accumulation=share, sharding=Sharding(mode="fsdp2", data_parallel=count))
+    precision = "fsdp_mp_bf16" if job.precision == "amp_bf16" else job.precision
+    return job.with_(
+        accumulation=share,
+        precision=precision,
+        sharding=Sharding(mode="fsdp2", data_parallel=count),
+    )
 
 
 def _offer(job: TrainingJob, at: Room, count: int, detail: Detail) -> Offer:

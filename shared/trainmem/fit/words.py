@@ -2,11 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
 from trainmem.fit.frontier import MethodFit, WhatFits
 from trainmem.fit.methods import Kind
+from trainmem.fit.outcome import held_bytes
+from trainmem.fit.plan import EXPANDABLE, Plan, Plans
 from trainmem.levers import Mathematics
+from trainmem.units import GIB, format_gib
+from trainmem.whiteboard import LessonLimit
 
-__all__ = ["billions", "in_short", "mathematics_in_words", "step_time"]
+__all__ = [
+    "THUMB",
+    "TIGHT",
+    "Sum",
+    "billions",
+    "in_short",
+    "mathematics_in_words",
+    "outcome_sentence",
+    "plan_sum",
+    "step_time",
+    "thumb_sentence",
+]
+
+TIGHT = (
+    "it runs, but PyTorch's allocator has to hand cached memory back to the device and ask again, which costs time "
+    f"at every step it happens; with {EXPANDABLE} it need not"
+)
+"""What "tight" means."""
+
+THUMB = (
+    "The rule of thumb, for comparison: the memory over the bytes that weights, gradients and optimizer state take a "
+    "parameter, less a share for everything else. It knows neither batch nor length nor recipe."
+)
+
+
+def thumb_sentence(limit: LessonLimit) -> str:
+    """One method's rule of thumb: ``"about 7B. 118 GiB / 16 B = 7.9B parameters with nothing else; ..."``."""
+    return f"{limit.answer}. {limit.substituted} with nothing else in memory; {limit.why}"
+
 
 _NAMES: dict[Kind, str] = {"full": "full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}
 
@@ -16,6 +51,52 @@ def billions(parameters: int) -> str:
     if parameters < 10**9:
         return f"{parameters / 10**6:.3g}M"
     return f"{parameters / 10**9:.3g}B"
+
+
+class Sum:
+    """A plan's sum as it is shown: the old peak less what each lever saves is the new one, digit by digit.
+
+    ``before``, ``saved`` and ``after`` are texts in GiB; savings are differences of rounded peaks.
+    """
+
+    def __init__(self, peaks_bytes: Sequence[int]) -> None:
+        digits = 1 if peaks_bytes[-1] >= GIB else 2
+        rounded = [round(peak / GIB, digits) for peak in peaks_bytes]
+
+        def text(gib: float) -> str:
+            return f"{gib:,.{digits}f} GiB"
+
+        self.before, self.after = text(rounded[0]), text(rounded[-1])
+        self.saved = [text(high - low) for high, low in pairwise(rounded)]
+
+
+def plan_sum(before_bytes: int, plan: Plan) -> Sum:
+    """The sum of one plan for a job that peaks at ``before_bytes``."""
+
+    def peaks() -> Iterator[int]:
+        peak = before_bytes
+        yield peak
+        for step in plan.steps:
+            peak -= step.saved_bytes
+            yield peak
+
+    return Sum([*peaks()])
+
+
+def outcome_sentence(found: Plans) -> str:
+    """Whether the job fits and by how much, as the rest of a sentence that names it."""
+    held, limit, name = held_bytes(found.estimate), found.room.limit_bytes, found.room.name
+    may = f"the allocator may hold {format_gib(limit)}"
+    if found.fits and found.tight:
+        return f"fits on {name}, but it is tight: it would hold {format_gib(held)}, and {may}; {TIGHT}"
+    if found.fits:
+        return f"fits on {name}: it holds {format_gib(held)}, and {may}"
+    if found.peak_bytes > limit:
+        return f"does not fit on {name}: its tensors alone take {format_gib(found.peak_bytes)} at the peak, and {may}"
+    tensors = f"its tensors take {format_gib(found.peak_bytes)} at the peak"
+    return (
+        f"does not fit on {name}: {tensors}, for which the allocator would hold {format_gib(held)}, and {may}"
+    )
 
 
 def step_time(share: float) -> str:

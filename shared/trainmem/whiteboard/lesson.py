@@ -45,9 +45,9 @@ _NAMES: dict[Method, str] = {
     "qlora": "QLoRA, NF4 base",
 }
 _WHY: dict[Method, str] = {
-    "full": "weights, gradients and two moments leave a tenth for activations when blocks are checkpointed",
-    "lora": "the base is frozen, but its activations are still saved for the backward pass",
-    "qlora": "the packed base is small; activations, fp32 inputs of adapters, unpacked weights are not",
+    "full": "a tenth is kept for activations, which suffices when blocks are checkpointed",
+    "lora": "a fifth to a third is kept for activations, which are saved although the base is frozen",
+    "qlora": "seven tenths are kept: activations, adapters' fp32 inputs and unpacked weights are not packed",
 }
 
 

@@ -14,6 +14,7 @@ from trainmem.device import device, devices
 from trainmem.fit import (
     DEFAULT_FAMILY,
     Room,
+    WhatFits,
     measured_fraction,
     plans,
     rent_or_own,
@@ -22,6 +23,7 @@ from trainmem.fit import (
     what_fits,
 )
 from trainmem.fit.family import FAMILIES, family
+from trainmem.fit.published import PAGE
 from trainmem.fit.report import limits_of
 from trainmem.job import TrainingJob
 from trainmem.model import resolve
@@ -59,8 +61,8 @@ def build(shell: Shell) -> None:
                 filterable=False,
                 elem_id="fit-device",
             )
-            batch = gr.Number(1, label="Micro batch", elem_id="fit-batch")
-            length = gr.Number(2048, label="Sequence length", elem_id="fit-length")
+            batch = gr.Number(PAGE.micro_batch, label="Micro batch", elem_id="fit-batch")
+            length = gr.Number(PAGE.sequence_length, label="Sequence length", elem_id="fit-length")
             budget = gr.Textbox(
                 label="Budget",
                 placeholder="its own, or e.g. 118GiB",
@@ -68,7 +70,7 @@ def build(shell: Shell) -> None:
                 elem_id="fit-budget",
             )
             checkpointing = gr.Radio(
-                ["none", "full"], value="full", label="Checkpointing", elem_id="fit-checkpointing"
+                ["none", "full"], value=PAGE.checkpointing, label="Checkpointing", elem_id="fit-checkpointing"
             )
             curve = gr.Dropdown(
                 [(found.title, found.key) for found in FAMILIES],
@@ -128,7 +130,7 @@ def _page_now(data: dict[str, Any] | None, *settings: Any) -> list[Any]:
     if data is None:
         return [gr.skip(), gr.skip()]
     try:
-        return [error_line(None), _page(*_asked(settings), "fast")]
+        return [error_line(None), page_view(_fits(*_asked(settings), "fast"))]
     except ValueError as error:
         return [error_line(str(error)), gr.skip()]
     except Exception:
@@ -137,7 +139,7 @@ def _page_now(data: dict[str, Any] | None, *settings: Any) -> list[Any]:
 
 
 def _page_settled(data: dict[str, Any] | None, *settings: Any) -> Any:
-    return _quietly(data, lambda _: _page(*_asked(settings), "exact"))
+    return _quietly(data, lambda _: _exactly(*_asked(settings)))
 
 
 def _job_now(data: dict[str, Any] | None, *settings: Any) -> Any:
@@ -148,7 +150,7 @@ def _job_settled(data: dict[str, Any] | None, *settings: Any) -> Any:
     return _quietly(data, lambda job: _job(_asked(settings)[0], job, "exact"))
 
 
-def _quietly(data: dict[str, Any] | None, show: Callable[[TrainingJob], str]) -> Any:
+def _quietly(data: dict[str, Any] | None, show: Callable[[TrainingJob], Any]) -> Any:
     """What ``show`` makes of the job; nothing changes where it cannot: the error line has said why."""
     if data is None:
         return gr.skip()
@@ -174,8 +176,15 @@ def _asked(settings: tuple[Any, ...]) -> tuple[Room, TrainingJob, str]:
 
 
 @lru_cache(maxsize=64)
-def _page(at: Room, like: TrainingJob, curve: str, detail: Detail) -> str:
-    return page_view(what_fits(at, like, family=curve, detail=detail))
+def _fits(at: Room, like: TrainingJob, curve: str, detail: Detail) -> WhatFits:
+    return what_fits(at, like, family=curve, detail=detail)
+
+
+def _exactly(at: Room, like: TrainingJob, curve: str) -> Any:
+    """The page once the allocator was asked; nothing changes where it came exact at once."""
+    if _fits(at, like, curve, "fast").detail == "exact":
+        return gr.skip()
+    return page_view(_fits(at, like, curve, "exact"))
 
 
 @lru_cache(maxsize=64)

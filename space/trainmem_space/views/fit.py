@@ -5,10 +5,9 @@ from __future__ import annotations
 from html import escape
 
 from trainmem.estimate import Detail
-from trainmem.fit import MethodFit, Size, WhatFits
+from trainmem.fit import EXAMPLE, MethodFit, Size, WhatFits
 from trainmem.fit.family import family
-from trainmem.fit.frontier import EXAMPLE
-from trainmem.fit.words import billions, in_short
+from trainmem.fit.words import TIGHT, billions, in_short, thumb_sentence
 from trainmem.whiteboard import LessonLimit
 from trainmem_space.address import link_to
 from trainmem_space.charts.frontier import FrontierRow, Mark, frontier
@@ -96,7 +95,7 @@ def _about(row: MethodFit, thumb: LessonLimit, curve: str, detail: Detail) -> st
         parts.append("No model of the catalogue fits.")
     else:
         peak = size(model.estimate.peak_allocated_bytes)
-        tight = " It is tight: the allocator has to give idle memory back on the way." if model.tight else ""
+        tight = f" It is tight: {TIGHT}." if model.tight else ""
         parts.append(
             f"Largest in the catalogue: {escape(model.title)}, {billions(model.parameters)}, {peak}. It peaks at: "
             f"{escape(model.estimate.peak_instant)}; most of that is {words(model.binding_bucket)}.{tight} "
@@ -104,7 +103,7 @@ def _about(row: MethodFit, thumb: LessonLimit, curve: str, detail: Detail) -> st
         )
     parts.append(_curve(row, curve))
     parts += [_measured(found, detail) for found in row.members if found.measured]
-    parts.append(f"Rule of thumb: {escape(thumb.answer)}. {escape(thumb.substituted)}; {escape(thumb.why)}.")
+    parts.append(f"Rule of thumb: {escape(thumb_sentence(thumb))}.")
     return "".join(f"<p>{part}</p>" for part in parts)
 
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from html import escape
 
 from trainmem.fit import Fraction, Limit, Plan, Plans, RentOrOwn, StepFloor
-from trainmem.fit.outcome import held_bytes
 from trainmem.fit.plan import EXPANDABLE
 from trainmem.fit.report import ConfigurationLimits
-from trainmem.fit.words import mathematics_in_words, step_time
+from trainmem.fit.words import TIGHT, mathematics_in_words, outcome_sentence, plan_sum, step_time
 from trainmem_space.address import anchor
 from trainmem_space.charts.text import size
 
@@ -18,42 +17,49 @@ __all__ = ["floor_view", "limits_view", "offers_view", "plans_view"]
 
 def plans_view(found: Plans, described: str, detail: str) -> str:
     """What to change first, and what it costs."""
-    held, limit = held_bytes(found.estimate), found.room.limit_bytes
-    name = escape(found.room.name)
-    if found.fits:
-        how = ", once the allocator gives idle memory back" if found.tight else ""
-        body = f'<p class="tm-fit-short">It fits on {name}{how}: {size(held)} of {size(limit)}.</p>'
-    else:
-        short = f"It does not fit on {name}: {size(held)}, and the allocator may hold {size(limit)}."
+    said = f'<p class="tm-fit-short">It {escape(outcome_sentence(found))}.</p>'
+    if not found.fits:
         would = f"<p>It would with {EXPANDABLE}, which costs nothing.</p>" if found.expandable else ""
-        body = f'<p class="tm-fit-short">{short}</p>{would}{_list(found.plans)}'
+        said += f"{would}{_list(found)}"
     return (
         f'<section class="tm-fit-job" data-detail="{detail}"><h2>The plan</h2>'
-        f'<p class="tm-lead">The Calculator\'s job: {escape(described)}.</p>{body}</section>'
+        f'<p class="tm-lead">The Calculator\'s job: {escape(described)}.</p>{said}</section>'
     )
 
 
-def _list(plans: Sequence[Plan]) -> str:
-    if not plans:
+def _list(found: Plans) -> str:
+    if not found.plans:
         return "<p>No list of levers makes it fit, on this device or on 64 of it.</p>"
-    return f'<ol class="tm-plan">{"".join(map(_plan, plans))}</ol>'
+    plans = "".join(_plan(plan, found.peak_bytes) for plan in found.plans)
+    return (
+        '<p class="tm-note">Cheapest first. Savings are of the tensors at the peak. Prices are measured on a '
+        "published machine, or computed from arithmetic and bytes over the device's rates: point at one for its source."
+        f'</p><ol class="tm-plan">{plans}</ol>'
+    )
 
 
-def _plan(plan: Plan) -> str:
+def _plan(plan: Plan, before_bytes: int) -> str:
+    shown = plan_sum(before_bytes, plan)
     steps = []
-    for step in plan.steps:
+    for step, saved in zip(plan.steps, shown.saved, strict=True):
         price = step.price
         source = f'<small title="{escape(price.source)}">{price.basis}</small>'
         steps.append(
-            f"<li><b>{escape(_capital(step.name))}</b> saves {size(step.saved_bytes)} · "
-            f"{step_time(price.share)} {source} · {mathematics_in_words(step.lever.mathematics)}</li>"
+            f"<li><b>{escape(_capital(step.name))}</b> saves {_gib(saved)} · "
+            f"{step_time(price.share)} {source} · {mathematics_in_words(step.mathematics)}</li>"
         )
-    total = ""
+    total = f"{_gib(shown.before)} becomes {_gib(shown.after)}"
+    if plan.estimate.peak_reserved_bytes is not None:
+        total += f", for which the allocator holds {size(plan.estimate.peak_reserved_bytes)}"
     if len(steps) > 1:
-        total = f"Together {size(plan.saved_bytes)} · {step_time(plan.step_time_share)}. "
-    tight = ", tight" if plan.tight else ""
+        total += f" · together {step_time(plan.step_time_share)}"
+    tight = f" It is tight: {escape(TIGHT)}." if plan.tight else ""
     apply = anchor(plan.job, "Apply", "tm-apply")
-    return f"<li><ul>{''.join(steps)}</ul><p>{total}Then {size(held_bytes(plan.estimate))}{tight}. {apply}</p></li>"
+    return f"<li><ul>{''.join(steps)}</ul><p>{total}.{tight} {apply}</p></li>"
+
+
+def _gib(text: str) -> str:
+    return f'<span class="tm-num">{text}</span>'
 
 
 def _capital(text: str) -> str:
@@ -67,12 +73,13 @@ def limits_view(found: Sequence[ConfigurationLimits], detail: str) -> str:
         f"<td>{_limit(limits.sequence_length)}</td></tr>"
         for limits in found
     )
+    tight = any(part.tight for limits in found for part in (limits.micro_batch, limits.sequence_length))
     note = {
         "fast": "An upper bound: the allocator's reserved memory is left out. `trainmem fit` replays it.",
         "exact": "One more does not fit, replayed through the allocator.",
     }[detail]
     return (
-        f'<h2>How far it goes</h2><p class="tm-note">{escape(note)}</p>'
+        f'<h2>How far it goes</h2><p class="tm-note">{escape(note)}{f" Tight: {escape(TIGHT)}." if tight else ""}</p>'
         '<table class="tm-table tm-fit-table"><thead><tr><th></th><td>largest micro batch</td><td>longest sequence'
         f"</td></tr></thead><tbody>{rows}</tbody></table>"
     )
@@ -121,22 +128,24 @@ def floor_view(floor: StepFloor, fraction: Fraction | None, name: str) -> str:
 def offers_view(found: RentOrOwn) -> str:
     """The same job on rented GPUs, and on the smallest device that runs it alone."""
     alone = found.smallest
-    is_rented = alone is not None and alone.room.device == found.rented[0].room.device
     rows = "".join(
         f'<tr class="{"fits" if offer.fits else "short"}"><th scope="row">{offer.count} × '
-        f"{escape(offer.room.device.title.removeprefix('NVIDIA '))}</th><td>{size(held_bytes(offer.estimate))}</td>"
+        f"{escape(offer.room.device.title.removeprefix('NVIDIA '))}</th><td>{size(offer.needed_bytes)}</td>"
         f"<td>{'tight' if offer.tight else 'fits' if offer.fits else 'too much'}</td>"
         f'<td class="tm-num">{offer.floor.seconds:.3g} s</td>'
         f'<td class="tm-num">{offer.tokens_per_second:,.0f}</td></tr>'
-        for offer in (*found.rented, *([] if alone is None or is_rented else [alone]))
+        for offer in found.offers
     )
     smallest = (
         f"The smallest single device of the list that runs it: {escape(alone.room.device.title)}."
         if alone
         else "No single device of the list runs it."
     )
+    with_ = ""
+    if found.changed:
+        with_ = "As it is, the job fits no number of rented ones: these are of the job with checkpointing. "
     return (
-        f"<h2>Rent or own</h2><p>{smallest} On several GPUs it is FSDP2, and each rank holds:</p>"
-        '<table class="tm-table tm-fit-table"><thead><tr><th></th><td>each holds</td><td></td><td>step at least</td>'
+        f"<h2>Rent or own</h2><p>{smallest} {with_}On several GPUs it is FSDP2, and each rank needs:</p>"
+        '<table class="tm-table tm-fit-table"><thead><tr><th></th><td>each needs</td><td></td><td>step at least</td>'
         f"<td>tokens/s at most</td></tr></thead><tbody>{rows}</tbody></table>"
     )

@@ -1,0 +1,129 @@
+"""What `trainmem fit --model` prints: the plan, the limits, the step's floor, rent or own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainmem.fit import Limit, Plan, Plans, RentOrOwn
+from trainmem.fit.plan import EXPANDABLE
+from trainmem.fit.report import JobFit
+from trainmem.fit.room import Room
+from trainmem.fit.words import TIGHT, mathematics_in_words, outcome_sentence, plan_sum, step_time
+from trainmem.job import TrainingJob
+from trainmem.units import format_gib
+
+__all__ = ["print_job", "print_table"]
+
+
+def print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    """Columns as wide as they need be."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_job(found: JobFit, at: Room) -> None:
+    """Everything about one job on one device."""
+    _plans(found.plans)
+    print()
+    _limits(found)
+    print()
+    _floor(found, at)
+    print()
+    _offers(found.rent_or_own)
+
+
+def _plans(found: Plans) -> None:
+    print(f"{_described(found.job)} {outcome_sentence(found)}.")
+    if found.fits:
+        return
+    if found.expandable:
+        print(f"It would with {EXPANDABLE}, which costs nothing.")
+    if not found.plans:
+        print("No list of levers makes it fit.")
+        return
+    print()
+    print("What makes it fit, cheapest first; savings are of the tensors at the peak:")
+    for number, plan in enumerate(found.plans, 1):
+        _plan(number, plan, found.peak_bytes)
+
+
+def _plan(number: int, plan: Plan, before_bytes: int) -> None:
+    shown = plan_sum(before_bytes, plan)
+    less = "".join(f" - {saved.removesuffix(' GiB')}" for saved in shown.saved)
+    sums = f"{shown.before.removesuffix(' GiB')}{less} = {shown.after}"
+    held = plan.estimate.peak_reserved_bytes
+    holds = f" (the allocator holds {format_gib(held)})" if held is not None else ""
+    print(f"{number}. {sums}{holds}, {step_time(plan.step_time_share)}")
+    for step, saved in zip(plan.steps, shown.saved, strict=True):
+        print(
+            f"   {step.name}: saves {saved}, {step_time(step.price.share)} ({step.price.basis}: "
+            f"{step.price.source}), {mathematics_in_words(step.mathematics)}"
+        )
+    if plan.tight:
+        print(f"   tight: {TIGHT}")
+
+
+def _described(job: TrainingJob) -> str:
+    name = job.model or str((job.config or {}).get("model_type", "config"))
+    adapters = f", LoRA rank {job.lora.rank}" if job.lora else ""
+    recipe = f"{job.precision}, {job.optimizer}{adapters}"
+    return f"{name}, micro batch {job.micro_batch} x {job.sequence_length:,}, {recipe},"
+
+
+def _limits(found: JobFit) -> None:
+    print("how far it goes, everything else as it is:")
+    rows = [("configuration", "largest micro batch", "longest sequence")]
+    for limits in found.limits:
+        rows.append((limits.title, _limit(limits.micro_batch), _limit(limits.sequence_length)))
+    print_table(rows)
+    if any(part.tight for limits in found.limits for part in (limits.micro_batch, limits.sequence_length)):
+        print(f"tight: {TIGHT}")
+
+
+def _limit(limit: Limit) -> str:
+    if not limit.value:
+        return "not even 1"
+    note = ", all the model takes" if limit.is_model_end else ""
+    tight = ", tight" if limit.tight else ""
+    measured = f", measured {limit.measured:,}" if limit.measured is not None else ""
+    return f"{limit.value:,}{note}{tight}{measured}"
+
+
+def _floor(found: JobFit, at: Room) -> None:
+    floor = found.floor
+    compute = (
+        "unknown rate" if floor.compute_seconds is None else f"{floor.compute_seconds:.3g} s of arithmetic"
+    )
+    print(
+        f"a step takes at least {floor.seconds:.3g} s on {at.name}: {compute}, {floor.optimizer_seconds:.3g} s for "
+        f"the optimizer's {format_gib(floor.optimizer_bytes)}"
+    )
+    part = found.fraction
+    if part is not None:
+        print(
+            f"measured steps like it ({part.alike}, {part.machine}) reach {part.least:.0%} to {part.most:.0%} of "
+            f"their floor: expect about {floor.seconds / part.median:.3g} s"
+        )
+
+
+def _offers(found: RentOrOwn) -> None:
+    print(f"rent or own{found.changed_in_words}:")
+    rows = [("machine", "each needs", "fits", "step at least", "tokens/s at most")]
+    rows += [
+        (
+            f"{offer.count} x {offer.room.device.title.removeprefix('NVIDIA ')}",
+            f"{format_gib(offer.needed_bytes)} of {format_gib(offer.room.limit_bytes)}",
+            "no" if not offer.fits else "tight" if offer.tight else "yes",
+            f"{offer.floor.seconds:.3g} s",
+            f"{offer.tokens_per_second:,.0f}",
+        )
+        for offer in found.offers
+    ]
+    print_table(rows)
+    smallest = found.smallest
+    print(
+        f"the smallest single device in the list that runs it: {smallest.room.device.name}"
+        if smallest
+        else "no single device in the list runs it"
+    )

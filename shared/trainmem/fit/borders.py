@@ -1,0 +1,124 @@
+"""Where models stop fitting: the border among the catalogue's models and along a family's curve, by search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from trainmem.estimate import Detail
+from trainmem.fit.bounds import least_bytes
+from trainmem.fit.family import Rung, ladder
+from trainmem.fit.methods import Method
+from trainmem.fit.outcome import answer, can_fit, outcome
+from trainmem.fit.room import Room
+from trainmem.fit.search import largest, largest_from
+from trainmem.job import JobError, TrainingJob
+from trainmem.model import catalogue, resolve
+
+__all__ = ["EXAMPLE", "Border", "MethodBorders", "borders", "example_rung", "models"]
+
+EXAMPLE = "llama2-7b"
+"""The 7B that rules of thumb speak of."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Border:
+    """Among sizes that grow, how many there are up to the largest that fits; 0 where not even the first does.
+
+    ``tight``: the largest fits only as `Outcome.tight` says.
+    """
+
+    count: int
+    tight: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MethodBorders:
+    """One method's borders among the catalogue's `models` and on a family's `ladder`.
+
+    ``example`` is the border of `EXAMPLE` alone, None for adapters.
+    """
+
+    models: Border
+    curve: Border
+    example: Border | None
+
+
+def borders(method: Method, like: TrainingJob, room: Room, family: str, detail: Detail) -> MethodBorders:
+    """Search for the borders of ``method`` at the batch, length and levers of ``like``."""
+    like = method.apply(like)
+    example = None
+    if method.kind == "full":
+        example = _border(
+            int(_fits(example_rung(), like, room, detail)), (example_rung(),), like, room, detail
+        )
+    return MethodBorders(
+        models=_among_models(models(like.sequence_length), like, room, detail),
+        curve=_along_curve(ladder(family), like, room, detail),
+        example=example,
+    )
+
+
+@cache
+def example_rung() -> Rung:
+    """`EXAMPLE` as a size."""
+    entry = catalogue.find(EXAMPLE)
+    size = entry.architecture().parameter_count
+    return Rung(name=entry.name, title=entry.name, config=entry.config, parameters=size)
+
+
+@cache
+def models(sequence_length: int) -> tuple[Rung, ...]:
+    """The catalogue's causal language models that take this length, small first, one of each size."""
+    found: dict[int, Rung] = {}
+    for entry in catalogue.entries():
+        if entry.task != "causal_lm":
+            continue
+        try:
+            resolved = resolve(TrainingJob(model=entry.name, sequence_length=sequence_length))
+        except JobError:
+            continue
+        size = resolved.architecture.parameter_count
+        if size not in found:
+            found[size] = Rung(name=entry.name, title=entry.name, config=entry.config, parameters=size)
+    return tuple(found[size] for size in sorted(found))
+
+
+def _fits(rung: Rung, like: TrainingJob, room: Room, detail: Detail) -> bool:
+    return outcome(rung.job(like), room, detail).fits
+
+
+def _border(count: int, rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: Detail) -> Border:
+    return Border(count=count, tight=count > 0 and outcome(rungs[count - 1].job(like), room, detail).tight)
+
+
+def _among_models(rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: Detail) -> Border:
+    """The largest of models of many families, which need not need more with every parameter more."""
+    count = len(rungs)
+    while count and not _fits(rungs[count - 1], like, room, detail):
+        count -= 1
+    return _border(count, rungs, like, room, detail)
+
+
+def _along_curve(rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: Detail) -> Border:
+    """The border on one family's curve.
+
+    `least_bytes` bounds the search from above, then the fast peak; the allocator is asked from there downwards.
+    """
+
+    def bound_fits(index: int, over: int = 0) -> bool:
+        return least_bytes(rungs[index - 1].job(like)) + over <= room.limit_bytes
+
+    def possible(index: int) -> bool:
+        return can_fit(rungs[index - 1].job(like), room)
+
+    count = largest(len(rungs), bound_fits)
+    if count and not possible(count):
+        # What the fast peak is above the bound changes little from rung to rung.
+        job = rungs[count - 1].job(like)
+        over = answer(job, "fast").peak_allocated_bytes - least_bytes(job)
+        count = largest_from(largest(count, lambda n: bound_fits(n, over)), count, possible)
+    if count and detail == "exact":
+        count = largest_from(count, count, lambda n: _fits(rungs[n - 1], like, room, detail))
+    return _border(count, rungs, like, room, detail)
