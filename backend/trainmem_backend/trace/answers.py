@@ -11,6 +11,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from trainmem_backend.trace.known_values import KnownValues
+
 __all__ = ["Answers"]
 
 _aten = torch.ops.aten
@@ -34,7 +36,7 @@ class _Values:
 
 
 class Answers:
-    """Harmless values for tensors that have none.
+    """Harmless values for tensors that have none, and their values for those that `KnownValues` follows.
 
     Alone, a number is 1 and a bool False. What is counted is taken to be all there: masks hide nothing, so
     `all` is True, as many are chosen as there are, and integers add up to how many they are. What is routed to
@@ -44,10 +46,13 @@ class Answers:
 
     def __init__(self) -> None:
         self.asked = 0
+        self._exact = KnownValues()
         self._known: dict[int, _Values] = {}
 
-    def saw(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
-        """Remember results whose values follow from what is taken as given."""
+    def saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Remember results whose values are known, or follow from what is taken as given."""
+        if self._exact.saw(func, args, kwargs, result):
+            return
         note = _NOTES.get(func)
         if note is not None:
             note(self, args, result)
@@ -57,7 +62,10 @@ class Answers:
         if not isinstance(tensor, FakeTensor):
             with unset_fake_temporarily():
                 return tensor.item()
-        self.asked += 1
+        exact = self._asked_for(tensor)
+        if exact is not None:
+            with unset_fake_temporarily():
+                return exact.item()
         known = self._of(tensor)
         value = (
             int(tensor.dtype is not torch.bool) if known is None else known.at(int(tensor.storage_offset()))
@@ -71,7 +79,9 @@ class Answers:
 
         No mode may be active.
         """
-        self.asked += 1
+        exact = self._asked_for(tensor)
+        if exact is not None:
+            return exact
         known, usual = self._of(tensor), int(tensor.dtype is not torch.bool)
         if known is None or known.classes or not tensor.is_contiguous():
             return torch.full((), usual, dtype=tensor.dtype).expand(tuple(tensor.shape))
@@ -81,6 +91,10 @@ class Answers:
 
     def sum(self, tensor: torch.Tensor) -> int:
         """What its elements add up to: how many of a mask are true."""
+        exact = self._exact.of(tensor)
+        if exact is not None:
+            with unset_fake_temporarily():
+                return int(exact.sum())
         known = self._of(tensor)
         if known is None or not known.count:
             return tensor.numel()
@@ -88,8 +102,23 @@ class Answers:
 
     def chosen(self, mask: torch.Tensor) -> int:
         """How many elements of ``mask`` the program finds to be true."""
-        self.asked += 1
+        self._asked_for(mask)
         return min(mask.numel(), self.sum(mask))
+
+    def _asked_for(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The tensor's values where they are known; counts what is made up instead."""
+        exact = self._exact.of(tensor)
+        if exact is None or self._exact.is_assumed(tensor):
+            self.asked += 1
+        return exact
+
+    def _share_out(self, tensor: torch.Tensor, total: int) -> None:
+        """A row of counts adds up to ``total``, as equal ones as can be."""
+        self._set(tensor, total)
+        known = self._known[_key(tensor)]
+        with unset_fake_temporarily():
+            counts = torch.tensor([known.at(position) for position in range(tensor.numel())])
+        self._exact.set(tensor, counts, is_assumed=True)
 
     def _of(self, tensor: torch.Tensor) -> _Values | None:
         return self._known.get(_key(tensor))
@@ -122,7 +151,7 @@ def _ones_scattered(answers: Answers, args: tuple[Any, ...], result: Any) -> Non
 
 
 def _counted(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
-    answers._set(result, args[0].numel())
+    answers._share_out(result, args[0].numel())
 
 
 def _cast(answers: Answers, args: tuple[Any, ...], result: Any) -> None:

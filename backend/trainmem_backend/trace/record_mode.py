@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -109,7 +110,7 @@ class RecordMode(TorchDispatchMode):
         if placement is not None:
             on_device = placement == "device"
         elif not any_tensor:
-            on_device = True
+            on_device = not _takes_tensors(func)
         if func is _ITEM:
             return self.answers.item(args[0])
         if not on_device:
@@ -132,7 +133,7 @@ class RecordMode(TorchDispatchMode):
                         for inner in item:
                             if isinstance(inner, torch.Tensor):
                                 recorder.watch(inner)
-        self.answers.saw(func, args, result)
+        self.answers.saw(func, args, kwargs, result)
         return result
 
     def _attribute(self, func: Any, args: tuple[Any, ...]) -> None:
@@ -165,7 +166,7 @@ class RecordMode(TorchDispatchMode):
         """Small host tensors are real; large ones only have a shape."""
         if any_fake or (not any_tensor and _is_large(func, args, kwargs)):
             result = func(*args, **kwargs)
-            self.answers.saw(func, args, result)
+            self.answers.saw(func, args, kwargs, result)
             return result
         with unset_fake_temporarily():
             return func(*args, **kwargs)
@@ -199,6 +200,12 @@ class RecordMode(TorchDispatchMode):
         else:
             recorder.watch(result)
         return result
+
+
+@cache
+def _takes_tensors(func: Any) -> bool:
+    """Whether the op computes on tensors: given numbers alone, it makes host tensors of them (`torch.div(7, 2)`)."""
+    return any(str(argument.type) == "Tensor" for argument in func._schema.arguments)
 
 
 def _is_large(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
