@@ -79,6 +79,7 @@ class Architecture:
     - ``embedding_width``: width of the token embedding, where projections lead to the hidden size and back
     - ``final_norm``: False where no norm follows the last block (only OPT says)
     - ``upcast_attention``: GPT-2 computes attention scores in fp32 outside SDPA
+    - ``pooling``: a classifier sees the first token ("cls") or the mean over all ("mean"; only ModernBERT says)
     - ``parallel_residual``: attention and MLP both read the block's input
     - ``post_norm``: norms come after attention and MLP ("only"), or before and after ("both")
     - ``encoder``: attention is not causal

@@ -52,10 +52,24 @@ def _lora_a(tape: Tape, x: Tensor, a: Weight, rank: str, flattens: bool) -> Tens
 
 
 def base_linear(
-    tape: Tape, x: Tensor, weight: str, features: str, quantization: str, bias: Weight | None, original: int
+    tape: Tape,
+    x: Tensor,
+    weight: str,
+    features: str,
+    quantization: str,
+    bias: Weight | None,
+    original: int,
+    *,
+    fp16: bool,
 ) -> Tensor:
-    """A packed linear layer: the weight is unpacked for every product, forward and backward."""
+    """A packed linear layer: the weight is unpacked for every product, forward and backward.
+
+    ``fp16``: what is 16-bit around it is fp16, not the bf16 in which a 4-bit layer computes.
+    """
     if quantization == "nf4":
+        if fp16 and x.itemsize == 2:
+            x = tape.recast(x)  # it lives as long as the call
+            return tape.recast(_four_bit(tape, x, weight, features, bias, original))
         return _four_bit(tape, x, weight, features, bias, original)
     return _eight_bit(tape, x, weight, features)
 

@@ -1,7 +1,6 @@
 """Attention as each CUDA kernel runs it: what it keeps for backward and what it allocates on the way.
 
-Which kernel runs is decided by dtype, grouped heads, mask and device (`Kernel`), as measured on an H200 with
-torch 2.11: cuDNN for 16-bit, memory-efficient for fp32, the math path for fp32 with grouped heads.
+Which kernel runs is decided by dtype, grouped heads, mask and device (`trainmem.tape.hardware.sdpa_kernel`).
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from trainmem.tape import flash, kernels, ops
+from trainmem.tape import efficient, flash, kernels, ops
 from trainmem.tape.core import BackwardFn, Gradients, Shape, Tape, Tensor
 
 __all__ = ["Kernel", "scaled_dot_product"]
@@ -31,25 +30,34 @@ def scaled_dot_product(
     kernel: Kernel,
     grouped: bool,
     mask: Tensor | None = None,
+    causal: bool = True,
     heads_first: bool = False,
     drops: bool = False,
+    pads: bool = False,
 ) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention through one kernel.
 
-    ``heads_first``: q and k are contiguous over heads, not viewed from rows of tokens. ``drops``: dropout is on.
+    ``causal`` without a mask. ``heads_first``: q and k are contiguous over heads, not viewed from rows of tokens.
+    ``drops``: dropout is on. ``pads``: heads are filled up to whole 8 elements for flash attention.
     """
     if tape.autocast:
         v = tape.cast(v, tape.autocast)
         k = tape.cast(k, tape.autocast)
         q = tape.cast(q, tape.autocast)
     bias = () if mask is None else _bias(tape, q.itemsize, padded=kernel == "efficient")
+    if kernel == "math":
+        with tape.autocasting(0):  # the call is autocast, not the products inside
+            return _math(
+                tape, q, k, v, bias, grouped=grouped, causal=causal, heads_first=heads_first, drops=drops
+            )  # fmt: skip
     if kernel == "cudnn":
         return _cudnn(tape, q, k, v, bias)
     if kernel == "flash":
-        return _flash(tape, q, k, v, grouped=grouped, drops=drops)
-    if kernel == "efficient":
-        return _efficient(tape, q, k, v, bias)
-    return _math(tape, q, k, v, heads_first)
+        if not pads:
+            return _flash(tape, q, k, v, grouped=grouped, drops=drops)
+        q, k, v = _filled_up(tape, q), _filled_up(tape, k), _filled_up(tape, v)
+        return ops.slice_of(tape, _flash(tape, q, k, v, grouped=grouped, drops=drops), QUERY)
+    return _efficient(tape, q, k, v, bias, drops=drops)
 
 
 def _bias(tape: Tape, itemsize: int, *, padded: bool) -> tuple[Tensor, ...]:
@@ -64,10 +72,10 @@ def _bias(tape: Tape, itemsize: int, *, padded: bool) -> tuple[Tensor, ...]:
         bias = tape.alloc(("b", "s", "s"), itemsize, "attention bias")
         del lowest, zero
         return (bias,)
-    whole = tape.scratch((kernels.attention_bias_whole, itemsize), "attention bias")
-    uneven = tape.scratch((kernels.attention_bias_uneven, itemsize), "attention bias")
+    whole = tape.scratch((efficient.bias_whole, itemsize), "attention bias")
+    uneven = tape.scratch((efficient.bias_uneven, itemsize), "attention bias")
     del lowest, zero
-    filled = tape.scratch((kernels.attention_bias_filled, itemsize), "attention bias")
+    filled = tape.scratch((efficient.bias_filled, itemsize), "attention bias")
     del uneven
     return whole, filled
 
@@ -124,9 +132,20 @@ def _fused(
     return out
 
 
+def _filled_up(tape: Tape, x: Tensor) -> Tensor:
+    """pad_last_dim: the gradient is cut off into new memory."""
+    shape, itemsize = x.shape, x.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [tape.alloc(shape, itemsize, "pad backward")]
+
+    return tape.op("pad", [x], (*shape[:-1], "d_round8"), itemsize, backward)
+
+
 def _flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, grouped: bool, drops: bool) -> Tensor:
     itemsize = q.itemsize
     shapes = (q.shape, k.shape, v.shape)
+    q_shape = q.shape
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
         # mha_bwd: row sums and dq's fp32 accumulator are rounded up to 128 queries; grouped heads get dk, dv each
@@ -134,7 +153,7 @@ def _flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, grouped: bool, drops:
         delta = tape.alloc(("b", "heads", "s_round128"), 4, "flash attention row sums")
         accumulator = tape.alloc(("b", "s_round128", "heads", "d_flash"), 4, "flash attention dq accumulator")
         expanded = (
-            [tape.alloc(QUERY, itemsize, "flash attention expanded dk, dv") for _ in range(2)]
+            [tape.alloc(q_shape, itemsize, "flash attention expanded dk, dv") for _ in range(2)]
             if grouped
             else []
         )
@@ -142,7 +161,7 @@ def _flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, grouped: bool, drops:
         return [grad if need else None for grad, need in zip(out, needs, strict=True)]
 
     def run(trains: bool) -> tuple[Tensor, ...]:
-        out = tape.alloc(QUERY, itemsize, "flash attention")
+        out = tape.alloc(q_shape, itemsize, "flash attention")
         stat = tape.alloc(STAT, 4, "attention log-sum-exp")
         split = []
         if not drops:
@@ -156,7 +175,9 @@ def _flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, grouped: bool, drops:
     return _fused(tape, "flash attention", (q, k, v), (), backward, run)
 
 
-def _efficient(tape: Tape, q: Tensor, k: Tensor, v: Tensor, bias: tuple[Tensor, ...]) -> Tensor:
+def _efficient(
+    tape: Tape, q: Tensor, k: Tensor, v: Tensor, bias: tuple[Tensor, ...], *, drops: bool
+) -> Tensor:
     itemsize = q.itemsize
     shapes = (q.shape, k.shape, v.shape)
 
@@ -164,7 +185,7 @@ def _efficient(tape: Tape, q: Tensor, k: Tensor, v: Tensor, bias: tuple[Tensor, 
         out: Gradients = [tape.alloc(shape, itemsize, "efficient attention backward") for shape in shapes]
         delta = _row_sums(tape) if itemsize == 4 else tape.alloc(STAT, 4, "efficient attention row sums")
         workspace = tape.scratch(
-            (kernels.efficient_attention_backward_workspace, "b", "heads", "s", "d"),
+            (efficient.backward_workspace, "b", "heads", "s", "d", itemsize, drops),
             "efficient attention backward workspace",
         )
         del delta, workspace
@@ -188,22 +209,45 @@ def _row_sums(tape: Tape) -> Tensor:
     return delta
 
 
-def _math(tape: Tape, q: Tensor, k: Tensor, v: Tensor, heads_first: bool) -> Tensor:
-    """_scaled_dot_product_attention_math: scaled copies of q and k, a causal mask, every probability kept.
+def _math(
+    tape: Tape,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: tuple[Tensor, ...],
+    *,
+    grouped: bool,
+    causal: bool,
+    heads_first: bool,
+    drops: bool,
+) -> Tensor:
+    """_scaled_dot_product_attention_math: scaled copies of q and k, a bias for the mask, every probability kept.
 
-    It expands grouped keys and values, and its safe softmax looks for rows that are masked out whole.
+    It computes in fp32 what is 16-bit, expands grouped keys and values, and its safe softmax looks for rows that
+    are masked out whole.
     """
+    width = q.itemsize
+    if width == 2:
+        q, k, v = tape.cast(q, 4), tape.cast(k, 4), tape.cast(v, 4)
     queries = ops.scale(tape, q, "scaled query")
-    bias = _causal_bias(tape, q.itemsize)
-    keys = _expanded(tape, k)
-    values = _expanded(tape, v)
-    copies = (not heads_first, False)
+    if causal and not bias:
+        bias = (_causal_bias(tape, q.itemsize),)
+    keys = _expanded(tape, k) if grouped else k
+    values = _expanded(tape, v) if grouped else v
+    copies = (not heads_first, not (grouped or heads_first))
     scores = ops.matmul(tape, queries, ops.scale(tape, keys, "scaled key"), SCORES, copies=copies)
+    if bias and tape.intercepted:  # else in place (areAnyTensorSubclassLike)
+        scores = ops.add(tape, scores, bias[0])
     weights = _safe_softmax(tape, scores)
     del scores
-    out = ops.matmul(tape, weights, values, QUERY)
-    del keys, values, weights, queries, bias
-    return ops.clone(tape, out, copies_back=True)
+    weights = ops.dropout(tape, weights, float(drops))
+    answered = tape.alloc(SCORES, width, "probabilities cast") if width == 2 else None
+    product = ops.matmul(tape, weights, values, QUERY, copies=(False, not grouped))
+    if width == 2 and not tape.ones.intersection(QUERY[:2]):
+        product = ops.heads_of(tape, product, QUERY, copies=True)  # the cast gradient lies as q does
+    out = tape.cast(product, width)
+    del q, k, v, keys, values, weights, queries, bias, answered, product
+    return ops.merged_heads(tape, out, copies_back=width == 4)
 
 
 def _expanded(tape: Tape, x: Tensor) -> Tensor:

@@ -203,6 +203,8 @@ class Tape:
         self.ones: frozenset[str] = frozenset()
         self.wide_gradients = False
         self.many_rows = False
+        self.grouped_products = "kernel"
+        """How a mixture's grouped products run: one "kernel", cuBLAS "products", or transformers' "fallback"."""
         self.leaf: Node | None = None
         """The node of an activation that was asked for gradients as if it were a parameter."""
         self.graph_attributes: list[Tensor] = []
@@ -446,6 +448,10 @@ class Tape:
             self._cast_cache[_LEAF] = self._copied(tensor, itemsize)
         return self._cast_cache[_LEAF]
 
+    def recast(self, tensor: Tensor) -> Tensor:
+        """A copy in another dtype of the same size (fp16 and bf16); its gradient is cast back."""
+        return self._copied(tensor, tensor.itemsize)
+
     def _copied(self, tensor: Tensor, itemsize: int) -> Tensor:
         back = tensor.itemsize
 
@@ -478,6 +484,12 @@ class Tape:
             return function(*arguments)
         finally:
             self._frame = before
+
+    @property
+    def intercepted(self) -> bool:
+        """Whether a selective checkpoint's dispatch mode sees every op, now or in its second run."""
+        frame = self._recomputing or self._frame
+        return frame is not None and frame.selective
 
     def kept(self) -> tuple[Tensor, ...] | None:
         """In the second run of a selective checkpoint, the next kept results; else None: compute them."""

@@ -46,6 +46,7 @@ def dimensions(job: TrainingJob, architecture: Architecture) -> dict[str, int]:
         "kvd": architecture.kv_heads * d,
         "one": 1,
         "s_plus_1": s + 1,
+        "d_round8": -(-d // 8) * 8,
         "s_round16": -(-s // 16) * 16,
         "s_round32": -(-s // 32) * 32,
         "s_round128": -(-s // 128) * 128,

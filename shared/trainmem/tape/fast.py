@@ -100,6 +100,7 @@ def _loaded(
     )
     meter = _Meter()
     counts = load(meter, job, architecture)
+    counts.cast_biases(meter)
     return counts, meter.kept
 
 

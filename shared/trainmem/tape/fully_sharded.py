@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from trainmem.tape import kernels
 from trainmem.tape.core import BUCKET, Gradients, Tape, Tensor
 
-__all__ = ["GATHER_STREAM", "REDUCE_STREAM", "ShardedGroup", "Sharding"]
+__all__ = ["GATHER_STREAM", "REDUCE_STREAM", "ShardedGroup", "Sharding", "before", "managed_order"]
 
 GATHER_STREAM = 1
 REDUCE_STREAM = 2
@@ -150,6 +150,27 @@ class Sharding:
                 group.full.append(tape.scratch(whole, "gathered parameter"))
             metadata = (kernels.split_copy_metadata, group.names, self.gather_itemsize)
             tape.scratch(metadata, "split_with_sizes_copy metadata")
+
+
+def managed_order(names: Sequence[str]) -> tuple[str, ...]:
+    """Parameters in FSDP's order, which goes through modules children first (_fsdp_init._get_managed_modules)."""
+    own: dict[str, list[str]] = {"": []}
+    children: dict[str, list[str]] = {"": []}
+    for name in names:
+        owner, _, _ = name.rpartition(".")
+        parts = owner.split(".") if owner else []
+        for depth in range(1, len(parts) + 1):
+            path, parent = ".".join(parts[:depth]), ".".join(parts[: depth - 1])
+            if path not in own:
+                own[path], children[path] = [], []
+                children[parent].append(path)
+        own[owner].append(name)
+
+    def visited(path: str) -> list[str]:
+        below = [name for child in children[path] for name in visited(child)]
+        return below + own[path]
+
+    return tuple(visited(""))
 
 
 def before(tape: Tape, tensor: Tensor, run: Callable[[], None]) -> Tensor:

@@ -1,4 +1,4 @@
-"""What of a device decides a step's bytes: its multiprocessors, its attention kernel, its cuBLAS workspace."""
+"""What of a device decides a step's bytes: its multiprocessors, its attention kernels, its cuBLAS workspace."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import lru_cache
 from trainmem.device import device
 from trainmem.tape.attention import Kernel
 
-__all__ = ["Hardware", "hardware"]
+__all__ = ["Hardware", "hardware", "sdpa_kernel"]
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """``sm_count`` and ``threads_per_sm`` size split reductions; ``attention`` is SDPA's choice for 16-bit.
+    """``sm_count`` and ``threads_per_sm`` size split reductions; ``attention`` is SDPA's first choice for 16-bit.
 
     ``grouped_mm``: the device runs grouped bf16 products in one CUTLASS kernel (ATen/native/cuda/GroupedBlas.cpp:
     compute capability 9.0 and 10.0 alone), and not one by one.
@@ -73,3 +73,29 @@ def hardware(name: str) -> Hardware:
         grouped_mm=capability in ((9, 0), (10, 0)),
         capability=capability,
     )
+
+
+def sdpa_kernel(
+    chip: Hardware, itemsize: int, head_dim: int, *, bf16: bool, grouped: bool, masked: bool, drops: bool
+) -> Kernel:
+    """The kernel that scaled_dot_product_attention runs while training.
+
+    The first of cuDNN, flash, memory-efficient and math whose conditions in ATen's sdp_utils.cpp hold; on an
+    H200 with torch 2.11 measured by dtype, heads and mask. ``grouped``: fewer key/value heads than query heads
+    are left to the kernel.
+    """
+    if itemsize == 2:
+        if chip.attention == "cudnn" and head_dim % 8 == 0 and head_dim <= 256:
+            return "cudnn"
+        if chip.capability >= (8, 0) and not masked and _flash_trains(chip, head_dim, drops):
+            return "flash"
+    aligned = head_dim % (8 if itemsize == 2 else 4) == 0
+    known = not bf16 or chip.capability >= (8, 0)
+    return "efficient" if known and aligned and not grouped else "math"
+
+
+def _flash_trains(chip: Hardware, head_dim: int, drops: bool) -> bool:
+    """Small shared memory does not take heads of 193 to 224 elements, nor wider ones with dropout."""
+    if chip.capability in ((8, 6), (8, 9)) or chip.capability[0] == 12:
+        return head_dim <= 192 or (224 < head_dim <= 256 and not drops)
+    return head_dim <= 256

@@ -15,12 +15,8 @@ from trainmem.tape.sorting import radix_sort_scratch, scan_scratch, unique_scrat
 __all__ = [
     "atomic_accumulator",
     "atomic_segment_owners",
-    "attention_bias_filled",
-    "attention_bias_uneven",
-    "attention_bias_whole",
     "chunk_cat_metadata",
     "cudnn_attention_backward_workspace",
-    "efficient_attention_backward_workspace",
     "layer_norm_partials",
     "layer_norm_semaphores",
     "layer_norm_staging",
@@ -216,35 +212,6 @@ def atomic_accumulator(d: Dims, tokens: tuple[str, ...], rows: str, width: str, 
     if itemsize == 4 or not _adds_at_once(d, tokens, rows, width):
         return 0
     return 4 * d[rows] * d[width]
-
-
-def efficient_attention_backward_workspace(
-    d: Dims, batch: str, heads: str, length: str, head_dim: str
-) -> int:
-    """Scratch of the memory-efficient attention backward in fp32: dq's accumulators, one tile at a time.
-
-    A tile is 64 queries (128 for heads wider than 64) by 64 columns in fp32, with a lock and a counter in 16
-    bytes before it (mem_eff_attention/kernel_backward.h, workspace_elements_gq; kernels/generate_kernels.py).
-    """
-    s, e = d[length], d[head_dim]
-    rows, columns = (64 if e <= 64 else 128), 64
-    tiles = -(-s // rows) * -(-e // columns)
-    return d[batch] * d[heads] * tiles * (16 + 4 * rows * columns)
-
-
-def attention_bias_whole(d: Dims, itemsize: int) -> int:
-    """The bias of memory-efficient attention, where its rows are whole 16 elements."""
-    return 0 if d["s"] % 16 else itemsize * d["b"] * d["s"] ** 2
-
-
-def attention_bias_uneven(d: Dims, itemsize: int) -> int:
-    """The same where they are not, before they are filled up."""
-    return itemsize * d["b"] * d["s"] ** 2 if d["s"] % 16 else 0
-
-
-def attention_bias_filled(d: Dims, itemsize: int) -> int:
-    """The same with its rows filled up to whole 16 elements."""
-    return itemsize * d["b"] * d["s"] * d["s_round16"] if d["s"] % 16 else 0
 
 
 def scan_workspace(d: Dims, length: tuple[str, ...], itemsize: int = 8) -> int:

@@ -32,6 +32,14 @@ class Loaded:
 
     parameters: int
     trainable_parameters: int
+    biases: tuple[tuple[int, int, str], ...] = ()
+    """(number, elements, name) of fp32 biases of 4-bit layers, which cast them when they first run."""
+
+    def cast_biases(self, sink: Sink) -> None:
+        """The first forward puts a bias in the dtype that its 4-bit layer computes in in place of an fp32 one."""
+        for number, numel, name in self.biases:
+            sink.allocate(2 * numel, _WEIGHTS, "parameter", name)
+            sink.free(number)
 
 
 @lru_cache(maxsize=256)
@@ -107,11 +115,12 @@ def load(
         sink.free(sink.allocate(numel * itemsize, _TEMPORARIES, "head before tying", "lm_head"))
     if fully_sharded(job):
         return _shard(sink, architecture, itemsize, job.sharding.data_parallel, numbers)
+    biases: tuple[tuple[int, int, str], ...] = ()
     if job.base_quantization != "none":
         empty_cache()
-        _pack(sink, job.base_quantization, architecture, itemsize, numbers)
+        biases = _pack(sink, job.base_quantization, architecture, itemsize, numbers)
     if job.lora is not None:
-        return _adapt(sink, architecture, job, itemsize, base)
+        return _adapt(sink, architecture, job, itemsize, base, biases)
     if job.precision in ("bf16_master", "bf16_master_fp32_grads"):
         for p in trainables(architecture, None, 4):
             sink.allocate(p.size_bytes, _MASTERS, "master weight", p.name)
@@ -156,7 +165,14 @@ def _shard(
     return Loaded(base, base)
 
 
-def _adapt(sink: Sink, architecture: Architecture, job: TrainingJob, itemsize: int, base: int) -> Loaded:
+def _adapt(
+    sink: Sink,
+    architecture: Architecture,
+    job: TrainingJob,
+    itemsize: int,
+    base: int,
+    biases: tuple[tuple[int, int, str], ...],
+) -> Loaded:
     """PEFT makes each adapter in the dtype its layer computes with, then all of them fp32.
 
     An NF4 layer computes in bf16; an int8 weight is no floating dtype, and its adapter stays fp32.
@@ -179,7 +195,7 @@ def _adapt(sink: Sink, architecture: Architecture, job: TrainingJob, itemsize: i
             sink.allocate(p.size_bytes, _WEIGHTS, "adapter", p.name)
             sink.free(number)
     trained = sum(p.numel for p in matrices)
-    return Loaded(base + trained, trained)
+    return Loaded(base + trained, trained, biases)
 
 
 def _pack(
@@ -188,13 +204,14 @@ def _pack(
     architecture: Architecture,
     itemsize: int,
     numbers: dict[str, int],
-) -> None:
+) -> tuple[tuple[int, int, str], ...]:
     """Pack layer after layer, each after the layer it replaces is freed; biases are made anew.
 
-    A 4-bit layer casts its bias to the dtype it computes in when it first runs; here it is made in that one.
+    Answers the biases that 4-bit layers will cast.
     """
     packed = quantized_weights(architecture)
-    sizes = {prefix + p.name: p.numel * itemsize for prefix, p in loaded_parameters(architecture)}
+    elements = {prefix + p.name: p.numel for prefix, p in loaded_parameters(architecture)}
+    biases = []
     first = True
     for prefix, parameter in loaded_parameters(architecture):
         if parameter.name not in packed:
@@ -206,8 +223,9 @@ def _pack(
         pack_weight(sink, quantization, parameter, itemsize, name, first=first)
         first = False
         if bias in numbers:
-            size = sizes[bias] * 2 // itemsize if quantization == "nf4" else sizes[bias]
-            sink.allocate(size, _WEIGHTS, "parameter", bias)
+            number = sink.allocate(itemsize * elements[bias], _WEIGHTS, "parameter", bias)
+            biases.append((number, elements[bias], bias))
+    return tuple(biases) if quantization == "nf4" and itemsize != 2 else ()
 
 
 def pack_weight(

@@ -9,7 +9,7 @@ from trainmem.tape import ops
 from trainmem.tape.adapters import base_linear, lora_linear
 from trainmem.tape.attention import Kernel
 from trainmem.tape.core import Tape, Tensor
-from trainmem.tape.fully_sharded import ShardedGroup, Sharding
+from trainmem.tape.fully_sharded import ShardedGroup, Sharding, managed_order
 
 __all__ = ["Block", "Model", "Structure"]
 
@@ -31,6 +31,8 @@ class Structure:
     autocast: int
     attention: str
     kernel: Kernel
+    masked_kernel: Kernel
+    pads_heads: bool
     checkpointing: str
     loss: str
     lora: frozenset[str] | None
@@ -49,6 +51,7 @@ class Structure:
     period: int = 0
     wide_gradients: bool = False
     many_rows: bool = False
+    grouped_products: str = "kernel"
     root: tuple[str, ...] = ()
     sharded: tuple[int, int, bool, bool, bool] | None = None
 
@@ -68,10 +71,10 @@ class Structure:
         }
         return frozenset(name for name, flag in flags.items() if flag)
 
-    @property
-    def unfused(self) -> bool:
+    def unfused(self, *, masked: bool) -> bool:
         """Whether attention is a chain of products, whose gradients come contiguous over heads."""
-        return self.attention == "eager" or self.kernel == "math"
+        kernel = self.masked_kernel if masked else self.kernel
+        return self.attention == "eager" or kernel == "math"
 
 
 class Block:
@@ -140,7 +143,8 @@ class Block:
             return ops.addmm(tape, x, self.weight(f"{name}.weight"), bias, features, transposed=False)
         if f"{name}.weight" in self.model.structure.quantized:
             original = self.model.structure.weight_itemsize
-            return base_linear(tape, x, f"{name}.weight", features, quantization, bias, original)
+            fp16 = self.model.structure.loss_scaling
+            return base_linear(tape, x, f"{name}.weight", features, quantization, bias, original, fp16=fp16)
         return ops.linear(tape, x, self.weight(f"{name}.weight"), features, bias, flattens=flattens)
 
     def layer_norm(self, x: Tensor, name: str) -> Tensor:
@@ -176,10 +180,10 @@ class Model:
             return None
         gather, reduce, casts, reshards, alone = self.structure.sharded
         groups = [
-            ShardedGroup(f"layers.{index}.", names[kind])
+            ShardedGroup(f"layers.{index}.", managed_order(names[kind]))
             for index, kind in enumerate(self.structure.layer_kinds)
         ]
-        root = ShardedGroup("", self.structure.root)
+        root = ShardedGroup("", managed_order(self.structure.root))
         return Sharding(
             tape=self.tape,
             gather_itemsize=gather,

@@ -23,6 +23,7 @@ __all__ = [
     "gelu_new",
     "layer_norm",
     "linear",
+    "merged_heads",
     "matmul",
     "mean_last",
     "mul",
@@ -381,20 +382,31 @@ def dropout(tape: Tape, a: Tensor, probability: float) -> Tensor:
     return out
 
 
-def clone(tape: Tape, a: Tensor, name: str = "contiguous", *, copies_back: bool = False) -> Tensor:
-    """A copy into contiguous memory; the gradient passes through.
+def clone(tape: Tape, a: Tensor, name: str = "contiguous") -> Tensor:
+    """A copy into contiguous memory; the gradient passes through."""
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [_only(grads).alias()]
+
+    return tape.op(name, [a], a.shape, a.itemsize, backward)
+
+
+def merged_heads(tape: Tape, a: Tensor, *, copies_back: bool = True) -> Tensor:
+    """(b, heads, s, d) made contiguous in the order of tokens, which a single head is already.
 
     ``copies_back``: the gradient then meets a product that needs it in the first memory order and copies it,
     unless batch or heads are one.
     """
+    if "heads" in tape.ones:
+        return alias(tape, a)
     shape, itemsize = a.shape, a.itemsize
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
         if copies_back and not tape.ones.intersection(shape[:2]):
-            return [tape.alloc(shape, itemsize, f"{name} backward")]
+            return [tape.alloc(shape, itemsize, "contiguous backward")]
         return [_only(grads).alias()]
 
-    return tape.op(name, [a], shape, itemsize, backward)
+    return tape.op("contiguous", [a], shape, itemsize, backward)
 
 
 # Shapes

@@ -106,6 +106,7 @@ def compiled(structure: Structure) -> Program:
     tape.accumulating = structure.accumulating
     tape.wide_gradients = structure.wide_gradients
     tape.many_rows = structure.many_rows
+    tape.grouped_products = structure.grouped_products
     tape.ones = structure.ones
     model = Model(tape, structure)
     tape.block = -1

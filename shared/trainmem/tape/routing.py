@@ -118,10 +118,13 @@ def mask_rows(tape: Tape, x: Tensor, mask: Tensor, *, in_place: bool = False) ->
     return out
 
 
-def sum_over(tape: Tape, x: Tensor, shape: Shape) -> Tensor:
-    """Sum over an inner dimension; its gradient is expanded, then copied where it is viewed flat again."""
+def sum_over(tape: Tape, x: Tensor, shape: Shape, *, views_gradient: bool = False) -> Tensor:
+    """Sum over an inner dimension; its gradient is expanded, then copied where it is viewed flat again.
+
+    ``views_gradient``: what comes before takes the expanded gradient as it is.
+    """
     whole, itemsize = x.shape, x.itemsize
-    single = not set(whole) - set(shape) - tape.ones
+    single = views_gradient or not set(whole) - set(shape) - tape.ones
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
         if single:
@@ -150,8 +153,29 @@ def _product(tape: Tape, shape: Shape, itemsize: int, name: str) -> Tensor:
     arguments = tape.scratch((_arguments, itemsize), "grouped_mm arguments")
     maps = tape.scratch((_tensor_maps, itemsize), "grouped_mm tensor maps")
     del maps, arguments
-    if itemsize == 4:
+    if itemsize == 4 or tape.grouped_products != "kernel":
         matrix_workspace(tape)
+    return out
+
+
+def _one_by_one(tape: Tape, x: Tensor, w: Tensor, offsets: Tensor, features: str) -> Tensor:
+    """transformers' own op for GPUs without grouped products: both gradients are made, the rows' first."""
+    in_shape, w_shape, itemsize = x.shape, w.shape, x.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        rows = tape.alloc(in_shape, itemsize, "grouped_mm (input gradient)")
+        weight = tape.alloc(w_shape, itemsize, "grouped_mm (weight gradient)")
+        matrix_workspace(tape)
+        return [grad if need else None for grad, need in zip((rows, weight), needs, strict=True)]
+
+    node = tape.node("grouped_mm", [x, w], backward) if tape.wants_grad(x, w) else None
+    tape.save(node, x, w)
+    if node is not None:
+        tape.keep_with_graph(node, offsets)
+    out = tape.alloc((*x.shape[:-1], features), itemsize, "grouped_mm")
+    matrix_workspace(tape)
+    if node is not None:
+        out.node, out.requires_grad = node, True
     return out
 
 
@@ -161,6 +185,8 @@ def grouped_mm(tape: Tape, x: Tensor, w: Tensor, offsets: Tensor, features: str)
     Autocast does not reach it: the weights keep their dtype and the rows are converted to it.
     """
     x = tape.cast(x, w.itemsize)
+    if tape.grouped_products == "fallback":
+        return _one_by_one(tape, x, w, offsets, features)
     in_shape, w_shape, itemsize = x.shape, w.shape, x.itemsize
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:

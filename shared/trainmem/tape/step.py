@@ -13,7 +13,7 @@ from trainmem.model import Architecture
 from trainmem.recording import Recording
 from trainmem.tape.core import SizeSpec
 from trainmem.tape.dims import dimensions
-from trainmem.tape.loading import load, trainables
+from trainmem.tape.loading import Loaded, load, trainables
 from trainmem.tape.loss_scaling import unscaled
 from trainmem.tape.optimizers import Trainable, optimizer_step, rounding_of
 from trainmem.tape.program import Part, PartLabel, Program, compiled
@@ -97,7 +97,7 @@ class _Layout:
         self._groups = program.groups()
         self._base: dict[PartLabel, int] = {}
 
-    def micro_batch(self, step: int, micro: int) -> dict[str, int]:
+    def micro_batch(self, step: int, micro: int, loaded: Loaded) -> dict[str, int]:
         """Forward and backward of one micro batch; the numbers of the gradients it leaves, by parameter."""
         first = step == 1 and micro == 0
         if first not in self._templates:
@@ -108,6 +108,8 @@ class _Layout:
             if direction != phase:
                 phase = direction
                 self.recording.mark(step, "forward" if direction == "forward" else "backward", micro)
+                if first and direction == "forward":
+                    loaded.cast_biases(self.recording)
             self._lay_group(direction, group, templates)
         return self._gradients(templates)
 
@@ -213,9 +215,9 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
     for step in range(1, STEPS + 1):
         for micro in _shown_micro_batches(job.accumulation):
             if held:
-                adding.micro_batch(step, micro)
+                adding.micro_batch(step, micro, loaded)
             else:
-                held = fresh.micro_batch(step, micro)
+                held = fresh.micro_batch(step, micro, loaded)
         recording.mark(step, "optimizer")
         if narrow:
             wide = _widen(recording, parameters, held, wide)

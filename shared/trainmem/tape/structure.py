@@ -11,7 +11,7 @@ from trainmem.model.lora import adapters
 from trainmem.tape.activations import ACTIVATIONS
 from trainmem.tape.attention import Kernel
 from trainmem.tape.families import FORWARD
-from trainmem.tape.hardware import hardware
+from trainmem.tape.hardware import hardware, sdpa_kernel
 from trainmem.tape.kernels import many_layer_norm_rows
 from trainmem.tape.model import Structure
 
@@ -59,11 +59,28 @@ def representative_layers(kinds: tuple[str, ...], unit: int = 1) -> tuple[tuple[
     return tuple(range(len(kinds))), 0
 
 
-def attention_kernel(job: TrainingJob, architecture: Architecture) -> Kernel:
-    """The kernel that scaled_dot_product_attention picks (torch 2.11 on Hopper; kernels measured by dtype)."""
-    if ACTIVATION_DTYPE_BYTES[job.precision] == 2:
-        return hardware(job.device).attention
-    return "math" if architecture.kv_heads != architecture.heads else "efficient"
+def attention_kernels(job: TrainingJob, architecture: Architecture) -> tuple[Kernel, Kernel]:
+    """The kernels that scaled_dot_product_attention picks without a mask and with one.
+
+    transformers leaves grouped heads to the kernel without a mask only (sdpa_attention.use_gqa_in_sdpa).
+    """
+    itemsize = ACTIVATION_DTYPE_BYTES[job.precision]
+    chip, bf16 = hardware(job.device), itemsize == 2 and job.precision != "amp_fp16"
+    drops = architecture.dropout.get("attention", 0.0) > 0
+    grouped = architecture.kv_heads != architecture.heads
+
+    def kernel(*, masked: bool) -> Kernel:
+        return sdpa_kernel(
+            chip,
+            itemsize,
+            architecture.head_dim,
+            bf16=bf16,
+            grouped=grouped and not masked,
+            masked=masked,
+            drops=drops,
+        )
+
+    return kernel(masked=False), kernel(masked=True)
 
 
 def window_hides(job: TrainingJob, architecture: Architecture) -> bool:
@@ -133,6 +150,14 @@ def _collectives(job: TrainingJob) -> tuple[int, int, bool, bool, bool] | None:
     return 2 if mixed else stored, 4 if mixed else stored, mixed, job.sharding.reshard_after_forward, alone
 
 
+def _grouped_products(job: TrainingJob) -> str:
+    """GroupedBlas.cpp has one kernel for bf16 on some GPUs and cuBLAS elsewhere; it wants Ampere at least."""
+    chip = hardware(job.device)
+    if chip.capability < (8, 0):
+        return "fallback"
+    return "kernel" if chip.grouped_mm else "products"
+
+
 @lru_cache(maxsize=512)
 def _root(architecture: Architecture) -> tuple[str, ...]:
     """Parameters outside the blocks, a tied head left out."""
@@ -157,6 +182,7 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
     unit = unit_size(job, architecture)
     inside, outside = _names(architecture)
     shown, period = representative_layers(kinds, unit)
+    kernel, masked_kernel = attention_kernels(job, architecture)
     return Structure(
         family=architecture.family,
         task=job.task,
@@ -176,7 +202,9 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
         autocast=2 if job.precision in ("amp_bf16", "amp_fp16") else 0,
         # gpt-oss has no fused attention in transformers
         attention="eager" if architecture.extra.get("attention_sinks") else job.attention,
-        kernel=attention_kernel(job, architecture),
+        kernel=kernel,
+        masked_kernel=masked_kernel,
+        pads_heads=kernel == "flash" and architecture.head_dim % 8 != 0,
         checkpointing=job.checkpointing,
         loss=job.loss,
         lora=adapted_weights(architecture, job.lora),
@@ -194,5 +222,6 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
         many_rows=many_layer_norm_rows(
             job.micro_batch * job.sequence_length, architecture.hidden_size, hardware(job.device).sm_count
         ),
+        grouped_products=_grouped_products(job) if architecture.extra.get("experts") else "kernel",
         input_gradients=job.lora is not None and job.checkpointing != "none",
     )

@@ -30,6 +30,7 @@ _DEFAULTS: dict[str, Any] = {
     "mlp_bias": False,
     "mlp_dropout": 0.0,
     "classifier_dropout": 0.0,
+    "classifier_pooling": "cls",
     "classifier_bias": False,
 }
 
@@ -43,6 +44,9 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
     vocab_size = config.vocab_size()
     norm_bias, mlp_bias = config.flag("norm_bias"), config.flag("mlp_bias")
     attention_bias = config.flag("attention_bias")
+    pooling = config.raw("classifier_pooling")
+    if pooling not in ("cls", "mean"):
+        raise config.refuse("classifier_pooling", "is not one of cls, mean")
     every = config.count("global_attn_every_n_layers", least=1)
     types = config.attention_types(layers) or tuple(
         "sliding_attention" if index % every else "full_attention" for index in range(layers)
@@ -94,9 +98,8 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
             "qkv_bias": attention_bias,
             "output_bias": attention_bias,
             "mlp_bias": mlp_bias,
-            "sliding_window": config.count("local_attention", least=2)
-            if "sliding_attention" in types
-            else None,
+            "sliding_window": config.count("local_attention", least=2),
+            "pooling": pooling,
             "encoder": True,
         },
     )

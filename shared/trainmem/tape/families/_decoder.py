@@ -96,20 +96,25 @@ def attention_and_weights(
     soft_cap: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """The same with the probabilities, which eager attention returns and a block's frame keeps to its end."""
-    tape, kernel = model.tape, model.structure.kernel
-    if model.structure.attention == "eager":
+    tape, structure = model.tape, model.structure
+    if structure.attention == "eager":
         return eager_attention(model, q, k, v, mask, heads_first=heads_first, soft_cap=soft_cap)
-    grouped = model.structure.grouped and mask is None
-    if (
-        mask is not None
-    ):  # sdpa_attention.use_gqa_in_sdpa: grouped heads are left to the kernel without one only
+    grouped, kernel = structure.grouped, structure.kernel
+    if mask is not None:
         k, v = repeat_kv(model, k), repeat_kv(model, v)
-        kernel = kernel if kernel == "cudnn" else "efficient"
-    drops = bool(model.drops("attention"))
+        grouped, kernel = False, structure.masked_kernel
     out = scaled_dot_product(
-        tape, q, k, v, kernel=kernel, grouped=grouped, mask=mask, heads_first=heads_first, drops=drops
-    )
-    if heads_first and kernel in ("cudnn", "flash"):  # their output lies in memory as q does
+        tape, q, k, v,
+        kernel=kernel,
+        grouped=grouped,
+        mask=mask,
+        causal=not model.extra("encoder"),
+        heads_first=heads_first,
+        drops=bool(model.drops("attention")),
+        pads=structure.pads_heads,
+    )  # fmt: skip
+    in_order = not heads_first or "heads" in tape.ones  # cuDNN's and flash's output lies in memory as q does
+    if (kernel in ("cudnn", "flash") and not in_order) or (kernel == "flash" and structure.pads_heads):
         out = ops.clone(tape, out)
     return tape.view(out, ("b", "s", "q")), None
 
@@ -117,7 +122,8 @@ def attention_and_weights(
 def value_copies(model: Model, mask: Tensor | None) -> bool:
     """Whether the gradient of v arrives contiguous over heads, so that viewing it as rows of tokens copies it."""
     structure = model.structure
-    return (structure.unfused or (structure.grouped and mask is not None)) and not structure.one_head
+    masked = mask is not None
+    return (structure.unfused(masked=masked) or (structure.grouped and masked)) and not structure.one_head
 
 
 def repeat_kv(model: Model, x: Tensor) -> Tensor:
@@ -170,7 +176,7 @@ def eager_attention(
     weights = tape.cast(ops.softmax(tape, weights, wide=True), width)
     weights = ops.dropout(tape, weights, model.drops("attention"))
     output = ops.matmul(tape, weights, values, QUERY, copies=(False, expanded or not grouped))
-    output = ops.clone(tape, output, copies_back=True)
+    output = ops.merged_heads(tape, output)
     return tape.view(output, ("b", "s", "q")), weights
 
 

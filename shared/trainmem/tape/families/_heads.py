@@ -36,7 +36,8 @@ def _capped_loss(model: Model, hidden: Tensor, head: ops.Weight) -> Tensor:
 def _last_token_loss(model: Model, hidden: Tensor) -> Tensor:
     """ForSequenceClassification of a decoder (modeling_layers.py): scores at the last token that is no padding."""
     tape = model.tape
-    logits = ops.linear(tape, hidden, model.outside.weight("score.weight"), "labels")
+    with tape.filling("logits"), tape.module("score"):
+        logits = ops.linear(tape, hidden, model.outside.weight("score.weight"), "labels")
     with tape.module("last token"):
         other = tape.alloc(("b", "s"), 1, "tokens that are no padding")
         mask = tape.alloc(("b", "s"), 4, "tokens that are no padding")

@@ -58,18 +58,19 @@ def _eager(model: Model, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -
     weights = ops.softmax(tape, weights, wide=False)
     weights = ops.dropout(tape, weights, model.drops("attention"))
     output = ops.matmul(tape, weights, v, QUERY, copies=(False, True))
-    output = ops.clone(tape, output, copies_back=True)
+    output = ops.merged_heads(tape, output)
     return tape.view(output, HIDDEN), weights
 
 
 def _self_attention(block: Block, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     model, tape = block.model, block.model.tape
     eager = model.structure.attention == "eager"
-    q = ops.heads_of(tape, block.linear(hidden, "attention.self.query", "q"), QUERY, copies=eager)
+    unfused = model.structure.unfused(masked=mask is not None)
+    q = ops.heads_of(tape, block.linear(hidden, "attention.self.query", "q"), QUERY, copies=unfused)
     # the gradient of transposed keys can be seen as (b, s, h), but not as rows of tokens of several batch rows
-    rows_copy = eager and not model.structure.batch_of_one
+    rows_copy = unfused and not model.structure.batch_of_one
     k = ops.heads_of(tape, block.linear(hidden, "attention.self.key", "q"), QUERY, copies=rows_copy)
-    v = ops.heads_of(tape, block.linear(hidden, "attention.self.value", "q"), QUERY, copies=eager)
+    v = ops.heads_of(tape, block.linear(hidden, "attention.self.value", "q"), QUERY, copies=unfused)
     with tape.module("attention.self"):
         if eager:
             return _eager(model, q, k, v, mask)

@@ -55,7 +55,7 @@ def _eager(block: Block, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -
         weights = ops.softmax(tape, weights, wide=False)
         weights = tape.cast(weights, v.itemsize)
         weights = ops.dropout(tape, weights, model.drops("attention"))
-        output = ops.clone(tape, ops.matmul(tape, weights, v, QUERY, copies=(False, True)), copies_back=True)
+        output = ops.merged_heads(tape, ops.matmul(tape, weights, v, QUERY, copies=(False, True)))
         return tape.view(output, ("b", "s", "h")), weights
 
 

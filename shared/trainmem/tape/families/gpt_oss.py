@@ -133,7 +133,7 @@ def _eager_attention(block: Block, q: Tensor, k: Tensor, v: Tensor, mask: Tensor
     scores = ops.slice_of(tape, probabilities, SCORES)
     weights = tape.cast(ops.dropout(tape, scores, model.drops("attention")), values.itemsize)
     output = ops.matmul(tape, weights, values, QUERY, copies=(False, expanded or not grouped))
-    output = ops.clone(tape, output, copies_back=True)
+    output = ops.merged_heads(tape, output)
     del keys, sinks
     return tape.view(output, ("b", "s", "q")), weights
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from trainmem.tape import ops
+from collections.abc import Sequence
+
+from trainmem.tape import kernels, ops, routing
 from trainmem.tape.activations import activation
-from trainmem.tape.core import Tape, Tensor
+from trainmem.tape.core import Gradients, Tape, Tensor
 from trainmem.tape.families._decoder import (
     ByKind,
     attention_and_weights,
@@ -102,10 +104,37 @@ def _head(model: Model, hidden: Tensor) -> Tensor:
     return outside.layer_norm(ops.gelu(model.tape, dense), "head.norm")
 
 
+def _mean(tape: Tape, hidden: Tensor) -> Tensor:
+    """(hidden * mask).sum(dim=1) / mask.sum(dim=1), the mask all ones."""
+    shape, itemsize, pooled = hidden.shape, hidden.itemsize, ("b", "h")
+
+    def masked(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [tape.alloc(shape, itemsize, "mul backward")]
+
+    def divided(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [tape.alloc(pooled, itemsize, "div backward")]
+
+    mask = tape.alloc(("b", "s"), 1, "mask of ones")
+    total = routing.sum_over(
+        tape, tape.op("mul", [hidden], shape, itemsize, masked, saves=[mask]), pooled, views_gradient=True
+    )
+    rule = (pooled, ("s",), False, itemsize)
+    staging = tape.scratch((kernels.reduction_staging, *rule), "sum staging")
+    semaphores = tape.scratch((kernels.reduction_semaphores, *rule), "sum semaphores")
+    del semaphores, staging
+    count = tape.alloc(("b", "one"), 8, "tokens")
+    tape.scratch((8, "b", "s"), "mask in int64")
+    return tape.op("div", [total], pooled, itemsize, divided, saves=[count])
+
+
 def forward(model: Model) -> Tensor:
-    """ModernBertForSequenceClassification.forward with labels, pooled at the first token."""
+    """ModernBertForSequenceClassification.forward with labels, pooled at the first token or over all."""
     hidden = _model(model)
-    first = ops.slice_of(model.tape, hidden, ("b", "h"))
-    pooled = _head(model, first)
+    with model.tape.filling("logits"):
+        if model.extra("pooling") == "mean":
+            chosen = _mean(model.tape, hidden)
+        else:
+            chosen = ops.slice_of(model.tape, hidden, ("b", "h"))
+    pooled = _head(model, chosen)
     pooled = ops.dropout(model.tape, pooled, model.drops("classifier"))
     return classification_loss(model, model.outside.linear(pooled, "classifier", "labels"))
