@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
-
-import torch
 
 from trainmem.job import TrainingJob
 from trainmem.results.flops import architecture_of_job
@@ -36,7 +33,4 @@ def build(job: TrainingJob, device: str, *, ranks: int = 1, room_bytes: int | No
         workload = assemble(job, build_lean(job, config, device), device)
     else:
         workload = build_workload(job, config, device)
-    gc.collect()
-    if device == "cuda":
-        torch.cuda.empty_cache()
     return workload

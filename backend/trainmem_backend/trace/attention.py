@@ -84,7 +84,16 @@ def _flash(
     is_causal: bool,
     enable_gqa: bool,
 ) -> bool:
-    """FlashAttention 2 takes no mask, half precision, and equal head dims up to 256."""
+    """FlashAttention 2 takes no mask, half precision, and equal head dims up to 256.
+
+    Where shared memory is small it does not train heads of 193 to 224 elements, nor wider ones with dropout
+    (check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120).
+    """
+    width = query.shape[-1]
+    is_small = traits.capability in ((8, 6), (8, 9)) or traits.capability[0] == 12
+    trains = any(t.requires_grad for t in (query, key, value))
+    if is_small and trains and (192 < width <= 224 or (width > 224 and dropout > 0)):
+        return False
     return (
         traits.capability >= (8, 0)
         and query.dim() == 4
@@ -105,10 +114,11 @@ def _efficient(
     is_causal: bool,
     enable_gqa: bool,
 ) -> bool:
-    """The memory-efficient kernel takes every dtype and mask, but not grouped heads."""
+    """The memory-efficient kernel takes every dtype (bf16 from Ampere on) and mask, but not grouped heads."""
     alignment = 16 // query.element_size() if query.dtype in _HALF else 4
     return (
         query.dim() == 4
+        and (query.dtype is not torch.bfloat16 or traits.capability >= (8, 0))
         and query.dtype in (*_HALF, torch.float32)
         and not enable_gqa
         and query.shape[-1] == key.shape[-1]
@@ -145,7 +155,7 @@ def run_kernel(
     ``adding_in_place`` makes additions cost nothing inside.
     """
     needs_lse = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-    bias = _additive(mask, query.dtype) if kernel != "math" else mask
+    bias = _additive(mask, query.dtype)
     if kernel == "cudnn":
         return aten._scaled_dot_product_cudnn_attention(
             query, key, value, bias, needs_lse, dropout, is_causal, False, scale=scale
@@ -168,7 +178,7 @@ def run_kernel(
         )[0]
     with adding_in_place():
         return aten._scaled_dot_product_attention_math(
-            query, key, value, mask, dropout, is_causal, None, scale=scale, enable_gqa=enable_gqa
+            query, key, value, bias, dropout, is_causal, None, scale=scale, enable_gqa=enable_gqa
         )[0]
 
 

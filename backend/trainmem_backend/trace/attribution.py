@@ -78,7 +78,9 @@ class Attribution:
         self._boundary()
 
     def _boundary(self) -> None:
-        self._current = self._names.get(id(self._stack[-1]), "") if self._stack else ""
+        # a module that a function makes on the way, as clipped GELU's, runs for the one that called it
+        known = (self._names[id(module)] for module in reversed(self._stack) if id(module) in self._names)
+        self._current = next(known, "")
         self._starts.append(torch._C._autograd._get_sequence_nr())
         self._modules.append(self._current)
 

@@ -11,6 +11,7 @@ __all__ = ["require_hook_points", "versions"]
 
 _OLDEST = {"torch": (2, 11), "transformers": (5, 17)}
 _HOOK_POINTS = (
+    "torch.utils._python_dispatch:_get_current_dispatch_mode_stack",
     "torch._C:_storage_Use_Count",
     "torch._C:_current_autograd_node",
     "torch._C:_current_graph_task_id",

@@ -28,9 +28,9 @@ mistral ministral mixtral olmo2 olmo3 phi3 qwen2 qwen3 qwen3_moe qwen3_next smol
 
 
 def _chunk_rows(tokens: int, hidden: int, vocabulary: int) -> int:
-    """Tokens of a chunk: so many that its logits are no larger than the hidden states, as a power of two."""
+    """Tokens of a chunk: so many that its logits are about as large as the hidden states, a power of two or all."""
     parts = -(-vocabulary // hidden)
-    return 1 << (-(-tokens // parts) - 1).bit_length()
+    return min(1 << (-(-tokens // parts) - 1).bit_length(), tokens)
 
 
 class FusedLinearCrossEntropy(torch.autograd.Function):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from trainmem_backend.trace.accumulation import ADD, ENGINE_CODE, adds_in_place
 from trainmem_backend.trace.answers import Answers
@@ -182,8 +182,13 @@ class RecordMode(TorchDispatchMode):
 
     @contextlib.contextmanager
     def adding_in_place(self) -> Iterator[None]:
-        """Inside, the sum of two tensors takes over the first one's memory."""
-        before, self._adds_in_place = self._adds_in_place, True
+        """Inside, the sum of two tensors takes over the first one's memory.
+
+        Not so where the program's own dispatch mode, such as a selective checkpoint's, would see the sum:
+        PyTorch then leaves operands as they are (areAnyTensorSubclassLike).
+        """
+        others = [mode for mode in _get_current_dispatch_mode_stack() if not isinstance(mode, _OWN_MODES)]
+        before, self._adds_in_place = self._adds_in_place, not others
         try:
             yield
         finally:
@@ -200,6 +205,9 @@ class RecordMode(TorchDispatchMode):
         else:
             recorder.watch(result)
         return result
+
+
+_OWN_MODES = (RecordMode, FakeTensorMode)
 
 
 @cache

@@ -79,14 +79,8 @@ def build_workload(
     job: TrainingJob, config: Mapping[str, Any] | None = None, device: str = "cuda"
 ) -> Workload:
     """Everything a step needs, on ``device``; ``config`` is the job's own where it is not given."""
-    workload = assemble(
-        job, build_model(job, model_config(job) if config is None else config, device), device
-    )
-    if device == "cuda":
-        # What building left over is not part of a step: the cache starts at what the model holds.
-        gc.collect()
-        torch.cuda.empty_cache()
-    return workload
+    model = build_model(job, model_config(job) if config is None else config, device)
+    return assemble(job, model, device)
 
 
 def assemble(job: TrainingJob, model: Any, device: str) -> Workload:
@@ -105,7 +99,7 @@ def assemble(job: TrainingJob, model: Any, device: str) -> Workload:
         autocast = partial(torch.autocast, device, dtype=dtype)
         if dtype is torch.float16:
             scaler = torch.amp.GradScaler(device)
-    return Workload(
+    workload = Workload(
         job=job,
         model=model,
         optimizer=optimizer,
@@ -114,6 +108,11 @@ def assemble(job: TrainingJob, model: Any, device: str) -> Workload:
         scaler=scaler,
         masters=masters,
     )
+    if device == "cuda":
+        # What building left over is not part of a step: the cache starts at what the model holds.
+        gc.collect()
+        torch.cuda.empty_cache()
+    return workload
 
 
 def _batch(job: TrainingJob, model: Any, device: str) -> dict[str, torch.Tensor]:

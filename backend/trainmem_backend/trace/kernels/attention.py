@@ -134,28 +134,46 @@ def _efficient_backward(call: KernelCall) -> Any:
         recorder.free(product)
     else:
         delta = recorder.allocate(4 * rows)
-    workspace = batch * heads * _workspace_elements(query, key, value)
+    drops = bool(call.argument(9, "dropout_p", 0.0))
+    workspace = batch * heads * _workspace_elements(call.traits.capability, query, key, value, drops)
     recorder.scratch(4 * workspace)
     recorder.free(delta)
     return result
 
 
-def _workspace_elements(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> int:
+_LARGE_BLOCKS = 160
+"""KiB of shared memory that a block of 128 queries needs beyond 64 dimensions."""
+
+
+def _shared_memory_kib(capability: tuple[int, int]) -> int:
+    """What one block of threads may have (gemm_kernel_utils.h, getMaximumSharedMemoryPerBlockKb)."""
+    if capability < (8, 0):
+        return 64
+    return 99 if capability in ((8, 6), (8, 9)) or capability[0] == 12 else 163
+
+
+def _workspace_elements(
+    capability: tuple[int, int], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, drops: bool
+) -> int:
     """fp32 words of workspace for each batch and head, in mem_eff_attention/kernel_backward.h.
 
-    The gradient of q is summed in tiles, each with a lock, a counter and padding (GradQTempStorage). In 16 bit
-    and beyond 128 dimensions the gradients of k and v do not fit in registers and are summed there too. The
-    blocks' sizes are those of kernels/generate_kernels.py on GPUs with 160 KiB of shared memory or more.
+    The gradient of q is summed in tiles, each with a lock, a counter and padding (GradQTempStorage). Where 16-bit
+    gradients of k and v do not fit in registers, they are summed there too: beyond 128 dimensions, or beyond 64
+    where shared memory is small. The blocks' sizes are those of kernels/generate_kernels.py.
     """
     batch, heads, length, width = query.shape
     keys, value_width = key.shape[-2], value.shape[-1]
     most = max(width, value_width)
     is_half = query.element_size() == 2
-    block_rows = 128 if most > 64 else 64
-    block_keys = 128 if is_half and 64 < most <= 128 else 64
+    block_rows, block_keys, in_registers = 64, 64, most <= 64
+    if is_half and 64 < most <= 96 and capability in ((8, 6), (8, 9)) and not drops:
+        block_rows, in_registers = 128, True
+    elif most > 64 and (_shared_memory_kib(capability) >= _LARGE_BLOCKS or (is_half and most > 128)):
+        block_rows, in_registers = 128, most <= 128
+        block_keys = 128 if is_half and most <= 128 else 64
     tiles = -(-length // block_rows) * -(-width // block_keys)
     elements = tiles * (block_rows * block_keys + 4)
-    if is_half and most > 128:
+    if is_half and not in_registers:
         splits = max(1, min(-(-keys // block_keys), 200 // (batch * heads)))
         for size in (width, value_width):
             elements += splits * block_keys * (-(-size // block_rows) * block_rows)
