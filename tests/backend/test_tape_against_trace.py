@@ -25,6 +25,9 @@ JOBS = int(os.environ.get("TRAINMEM_RANDOM_JOBS", "25"))
 ALLOCATED, BUCKET, RESERVED = 0.001, 0.005, 0.01
 """How far apart the two may be: of the figure itself, but buckets of the peak that they fill."""
 
+SEGMENT_BYTES = 2 << 20
+"""Reserved memory comes in whole segments: of a small job one is more than 1%."""
+
 STEPS = (1, 2)
 """The first step, in which states appear, and a steady one."""
 
@@ -47,7 +50,8 @@ def differences(tape: StepFigures, trace: StepFigures) -> list[str]:
     assert reserved
     bars = [(name, tape.phases[name], value, ALLOCATED * value) for name, value in trace.phases.items()]
     bars.append(("peak allocated", tape.peak_allocated_bytes, peak, ALLOCATED * peak))
-    bars.append(("peak reserved", tape.peak_reserved_bytes, reserved, RESERVED * reserved))
+    bar = max(RESERVED * reserved, SEGMENT_BYTES)
+    bars.append(("peak reserved", tape.peak_reserved_bytes, reserved, bar))
     bars += [
         (bucket, tape.buckets_at_peak[bucket], trace.buckets_at_peak[bucket], BUCKET * peak)
         for bucket in BUCKETS
