@@ -193,7 +193,8 @@ def _death(job: TrainingJob, recording: Recording, oom: OutOfMemory) -> Death:
     if mark.step > 1 and mark.phase != "optimizer":
         why = f"; step {mark.step - 1} fits, step {mark.step} does not: the optimizer's state now exists"
     at = f"{module}: {short_op(op)}" if module else short_op(op)
-    sentence = f"Dies {where} ({at}), asking for {format_bytes(oom.tried_bytes)}{why}."
+    exactly = "" if short_op(op) in where else f" ({at})"
+    sentence = f"Dies {where}{exactly}, asking for {format_bytes(oom.tried_bytes)}{why}."
     return Death(step=mark.step, phase=mark.phase, op=short_op(op), module=module, oom=oom, sentence=sentence)
 
 

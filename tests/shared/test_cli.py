@@ -320,3 +320,63 @@ def test_one_wrong_job_in_a_file_does_not_take_the_others(
     assert status == 1
     assert ["error" in answer for answer in answers] == [False, True, True, True, True, False]
     assert run(capsys, "estimate", "--jobs", str(tmp_path))[2].startswith("trainmem estimate: jobs: ")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["9" * 5000],
+        ["estimate", "-m", "gpt2-124m", "--engine", "9" * 5000],
+        ["estimate", "-m", "gpt2-124m", "--allocator", "9" * 5000],
+        ["estimate", "-m", "gpt2-124m", "--snapshot", "9" * 5000],
+        ["models", "9" * 5000],
+        ["models", "a\nb\x1b[31m"],
+        ["models", "\udcff"],
+        ["snapshot", "9" * 5000],
+        ["quiz", "--topic", "9" * 5000],
+        ["quiz", "--progress", "9" * 5000],
+        ["quiz", "--mode", "topic"],
+    ],
+)
+def test_a_value_given_whole_does_not_bury_what_is_said(
+    capsys: pytest.CaptureFixture[str], argv: list[str]
+) -> None:
+    status, _, err = run(capsys, *argv)
+    assert (status, err.count("\n")) == (2, 1)
+    assert len(err) < 500
+    assert err.rstrip("\n").isprintable()
+    assert "None" not in err
+
+
+def test_a_file_that_is_not_there_is_named_without_a_number(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    missing = tmp_path / "nowhere" / "report.html"
+    for argv in (
+        ["snapshot", str(missing)],
+        ["snapshot", "example:graph", "--html", str(missing)],
+        ["estimate", "-m", "gpt2-124m", "-s", "32", "--snapshot", str(missing)],
+    ):
+        status, _, err = run(capsys, *argv)
+        assert status == 2
+        assert err.endswith("no such file or directory\n")
+        assert "Errno" not in err
+
+
+def test_the_models_have_a_heading_and_no_missing_id(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run(capsys, "models")[1].splitlines()
+    assert lines[0].split() == ["name", "parameters", "family", "Hugging", "Face", "id"]
+    assert not [line for line in lines if line.endswith("None")]
+
+
+def test_every_lever_says_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, "estimate", "--help")[1]
+    for said in ("micro batches before the optimizer steps", "a fused kernel", "stages that split"):
+        assert said in " ".join(out.split())
+
+
+def test_a_death_names_its_op_once(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "estimate", "-m", "gpt2-774m", "-b", "8", "--capacity", "24GiB")
+    sentence = out.splitlines()[0]
+    assert "Dies in step 1, forward of block" in sentence
+    assert sentence.count("mlp.c_fc: addmm") == 1

@@ -114,7 +114,7 @@ def test_an_answer_can_be_judged_in_one_go(capsys):
     ("arguments", "line"),
     [
         (["--topic", "knitting"], "topic: 'knitting' is not one of bytes per parameter"),
-        (["--mode", "topic"], "topic: None is not one of"),
+        (["--mode", "topic"], "topic: missing; --mode topic needs --topic"),
         (["--date", "tomorrow"], "date: 'tomorrow' is not a day"),
         (["--count", "0"], "count: 0 is not from 1 to 60"),
         (["--question", "states.total"], "question: 'states.total' is not a name and a seed"),

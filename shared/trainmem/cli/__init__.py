@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from trainmem import __version__
+from trainmem.cli.line import one_line
 
 __all__ = ["COMMANDS", "main"]
 
@@ -34,7 +35,14 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose complaints are one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
+        self.exit(2, f"{self.prog}: {one_line(message)}\n")
+
+
+def _told(error: ValueError | OSError) -> str:
+    """What an error says; of a file that cannot be used, its name and why, without a number."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror
+    return str(error)
 
 
 def _overview() -> str:
@@ -54,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"trainmem {__version__}")
         return 0
     if name not in COMMANDS:
-        print(f"trainmem: {name!r} is not a command; commands are {', '.join(COMMANDS)}", file=sys.stderr)
+        said = f"{name!r} is not a command; commands are {', '.join(COMMANDS)}"
+        print(f"trainmem: {one_line(said)}", file=sys.stderr)
         return 2
     parser = _Parser(prog="trainmem")
     subparsers = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
@@ -76,15 +85,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError) as error:
-        line = " ".join(str(error).split())
-        print(f"trainmem {name}: {line}", file=sys.stderr)
+        print(f"trainmem {name}: {one_line(_told(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
     except Exception as error:
         if os.environ.get("TRAINMEM_DEBUG"):
             raise
-        line = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        line = one_line(f"{type(error).__name__}: {error}")[:300]
         print(
             f"trainmem {name}: a fault in trainmem ({line}); please report the command; "
             "TRAINMEM_DEBUG=1 shows where it happened",

@@ -16,6 +16,19 @@ from trainmem.model.catalogue import is_known
 __all__ = ["add_job_arguments", "flags_of", "job_from_arguments", "jobs_from_file"]
 
 _WHOLE = ("micro_batch", "sequence_length", "accumulation")
+_HELP = {
+    "micro_batch": "sequences that go through the model at once",
+    "sequence_length": "tokens of each of them",
+    "accumulation": "micro batches before the optimizer steps",
+    "task": "the head: scores over the vocabulary, or two labels",
+    "precision": "dtypes of weights, gradients, state and activations",
+    "optimizer": "what is kept for each parameter between steps",
+    "attention": "a fused kernel, or scores kept for backward",
+    "checkpointing": "which blocks keep only their input and run again in backward",
+    "loss": "liger_fused never holds all logits at once",
+    "zero_grad": "what stands between steps: no gradients, or zeros",
+    "base_quantization": "how the frozen base is stored; needs --lora-rank",
+}
 _SHORT = {"micro_batch": ["-b"], "sequence_length": ["-s"]}
 
 
@@ -30,17 +43,22 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         help="a catalogue name, a Hugging Face id (outside the catalogue its config.json is fetched), or a path to one",
     )
     for name in _WHOLE:
-        parser.add_argument(*_SHORT.get(name, []), f"--{name.replace('_', '-')}", dest=name, metavar="N")
+        flags = (*_SHORT.get(name, []), f"--{name.replace('_', '-')}")
+        parser.add_argument(*flags, dest=name, metavar="N", help=_HELP[name])
     for name, allowed in LEVERS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", dest=name, metavar="|".join(allowed))
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, dest=name, metavar="|".join(allowed), help=_HELP[name])
     parser.add_argument("--lora-rank", metavar="N", help="train adapters of this rank")
     parser.add_argument("--lora-targets", metavar="NAMES", help='"all-linear", or layer names with commas')
-    parser.add_argument("--sharding", metavar="|".join(get_args(ShardingMode)))
-    parser.add_argument("--data-parallel", metavar="N")
-    parser.add_argument("--tensor-parallel", metavar="N")
-    parser.add_argument("--pipeline-parallel", metavar="N")
-    parser.add_argument("--no-reshard-after-forward", action="store_true")
-    parser.add_argument("--offload", metavar="|".join(get_args(Offload)))
+    modes = "|".join(get_args(ShardingMode))
+    parser.add_argument("--sharding", metavar=modes, help="how ranks share what is not activations")
+    parser.add_argument("--data-parallel", metavar="N", help="ranks, each with a micro batch of its own")
+    parser.add_argument("--tensor-parallel", metavar="N", help="ranks that split every large matrix")
+    parser.add_argument("--pipeline-parallel", metavar="N", help="stages that split the layers")
+    parser.add_argument(
+        "--no-reshard-after-forward", action="store_true", help="keep gathered weights until backward (fsdp2)"
+    )
+    parser.add_argument("--offload", metavar="|".join(get_args(Offload)), help="where optimizer state goes")
     parser.add_argument("--device", "-d", help="a device (`trainmem devices`)")
 
 

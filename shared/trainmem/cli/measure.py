@@ -56,8 +56,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from trainmem_backend.measure.command import Request, measure
     except ImportError as error:
-        print(f"measure: {NEEDS_BACKEND} ({error.name} is missing)", file=sys.stderr)
-        return 2
+        raise ValueError(f"{NEEDS_BACKEND} ({error.name} is missing)") from error
     request = Request(
         suites=tuple(args.suite or ()),
         job=_json(args.job) if args.job else None,

@@ -37,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
     if not rows:
         raise ValueError(f"search: no model has {args.search!r} in its name; `trainmem models` lists all")
     width = max(len(str(row["name"])) for row in rows)
+    print(f"{'name':<{width}}  {'parameters':>17}  {'family':<12} Hugging Face id")
     for row in rows:
-        print(f"{row['name']:<{width}}  {row['parameters']:>17,}  {row['family']:<12} {row['id']}")
+        print(f"{row['name']:<{width}}  {row['parameters']:>17,}  {row['family']:<12} {row['id'] or '–'}")
     return 0

@@ -90,6 +90,8 @@ def _chosen(args: argparse.Namespace, seed: int, progress: Progress) -> Run:
     day = _day(args.date)
     if args.question is not None:
         return cited(args.question, day=day)
+    if args.mode == "topic" and args.topic is None:
+        raise ValueError(f"topic: missing; --mode topic needs --topic, one of {', '.join(TOPICS)}")
     mode: Mode = args.mode or ("topic" if args.topic else "five")
     return start(mode, seed, day=day, progress=progress, topic=args.topic, count=args.count or 5)
 
@@ -97,7 +99,10 @@ def _chosen(args: argparse.Namespace, seed: int, progress: Progress) -> Run:
 def _read(path: Path | None) -> Progress:
     if path is None or not path.exists():
         return EMPTY
-    return Progress.from_text(path.read_text(encoding="utf-8"))
+    try:
+        return Progress.from_text(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"progress: {path.name} is not text in UTF-8") from error
 
 
 def _judge(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from trainmem.snapshot.document import document_of
 from trainmem.snapshot.examples import EXAMPLES, example_path
 from trainmem.snapshot.notes import name_of, notes_of
 from trainmem.snapshot.page import render_page
-from trainmem.snapshot.reader import SnapshotRejected, read_snapshot
+from trainmem.snapshot.reader import read_snapshot
 from trainmem.snapshot.summary import Summary, summary_of, summary_of_estimate
 from trainmem.snapshot.text import csv_cell
 from trainmem.snapshot.verdict import verdict_of
@@ -47,20 +47,10 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0, or 2 with one line on standard error."""
-    try:
-        analysis = _open(args.file)
-        comparison = compare(_open_before(args.compare), summary_of(analysis)) if args.compare else None
-        _write_files(args, analysis, comparison)
-    except (SnapshotRejected, ValueError) as error:
-        print(f"trainmem snapshot: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(
-            f"trainmem snapshot: {error.filename}: {(error.strerror or 'cannot be written').lower()}",
-            file=sys.stderr,
-        )
-        return 2
+    """Exit status 0. Raises ValueError for a file that is refused."""
+    analysis = _open(args.file)
+    comparison = compare(_open_before(args.compare), summary_of(analysis)) if args.compare else None
+    _write_files(args, analysis, comparison)
     if args.json:
         document = document_of(analysis)
         if comparison:

@@ -30,11 +30,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         from trainmem_backend.measure.command import verify
     except ImportError as error:
-        print(f"verify: {NEEDS_BACKEND} ({error.name} is missing)", file=sys.stderr)
-        return 2
+        raise ValueError(f"{NEEDS_BACKEND} ({error.name} is missing)") from error
     if not 0 < args.tolerance < 100:
-        print(f"verify: tolerance: {args.tolerance} is not between 0 and 100 per cent", file=sys.stderr)
-        return 2
+        raise ValueError(f"tolerance: {args.tolerance} is not between 0 and 100 per cent")
     return verify(
         tolerance=args.tolerance / 100,
         folder=args.run,
