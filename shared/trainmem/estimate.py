@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from trainmem.buckets import BUCKETS, Bucket
 from trainmem.instant import describe_instant
 from trainmem.job import JobError, TrainingJob
 from trainmem.model import UNKNOWN, Resolved, UnknownFamily, resolve
-from trainmem.recording import Counters, Recording, counters, read_step
+from trainmem.recording import Counters, Recording, counters, most_reserved, read_step
 from trainmem.results import typical_error
 from trainmem.tape import Unsupported, fast_figures, record
 from trainmem.timeline import CurvePoint, Instant, Timeline, notices
@@ -56,8 +56,9 @@ class NotReplayed(JobError):
 class Estimate:
     """One answer. Bytes are ints; ``buckets_at_peak`` sums exactly to ``peak_allocated_bytes``.
 
-    ``peak_reserved_bytes`` is None where no allocator was replayed. ``typical_error`` is the median error of
-    this engine on the published measured rows nearest to the job, as a fraction.
+    ``peak_reserved_bytes`` is None where no allocator was replayed; the trace, which has the time, answers
+    `trainmem.recording.most_reserved`. ``typical_error`` is the median error of this engine on the published
+    measured rows nearest to the job, as a fraction.
     """
 
     engine: Engine
@@ -140,8 +141,6 @@ def _who_replays(job: TrainingJob) -> str:
 
 
 def _with_warning(answer: Estimate, note: str) -> Estimate:
-    from dataclasses import replace
-
     return replace(answer, warnings=(*answer.warnings, note))
 
 
@@ -291,4 +290,8 @@ def _trace(job: TrainingJob, settings: AllocatorSettings | None) -> Estimate:
     if resolved is not None and resolved.architecture.family == UNKNOWN:
         # The model's own code knows better than a guess from its config.
         resolved = None
-    return from_recording(job, _tracer()(job), "trace", resolved, settings=settings)
+    recording = _tracer()(job)
+    result = counters(recording, settings=settings)
+    answer = _read(job, recording, result, "trace", resolved)
+    reserved = most_reserved(recording, result, STEADY, settings=settings)
+    return replace(answer, peak_reserved_bytes=reserved)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal
 
-from trainmem.allocator import AllocatorSettings, OutOfMemory, replay
+from trainmem.allocator import AllocatorSettings, OutOfMemory, RisingAddresses, SegmentPlacement, replay
 from trainmem.buckets import BUCKETS, Bucket
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Recording",
     "StepFigures",
     "counters",
+    "most_reserved",
     "read_step",
     "without_collections",
 ]
@@ -111,8 +112,12 @@ def counters(
     detail: Literal["fast", "exact"] = "exact",
     settings: AllocatorSettings | None = None,
     capacity_bytes: int | None = None,
+    placement: SegmentPlacement | None = None,
 ) -> Counters:
-    """What the GPU's counters would read: through the allocator's rules, or (fast) rounded to 512 bytes only."""
+    """What the GPU's counters would read: through the allocator's rules, or (fast) rounded to 512 bytes only.
+
+    ``placement`` gives segments their addresses, `trainmem.allocator.DeviceAddresses` where it is None.
+    """
     if detail == "exact":
         with without_collections():
             result = replay(
@@ -121,6 +126,7 @@ def counters(
                 capacity_bytes=capacity_bytes,
                 empty_cache_before=recording.empty_cache_before,
                 streams=recording.streams(),
+                placement=placement,
             )
         return Counters(result.allocated, result.reserved, result.block_bytes, result.oom)
     blocks: list[int] = []
@@ -159,6 +165,18 @@ class StepFigures:
     buckets_at_peak: dict[Bucket, int]
     peak_op: str
     peak_module: str
+
+
+def most_reserved(
+    recording: Recording, result: Counters, step: int, *, settings: AllocatorSettings | None = None
+) -> int:
+    """The reserved peak up to ``step``, the larger under either order of segments' addresses.
+
+    ``result`` is the replay under falling ones; see `trainmem.allocator.addresses`.
+    """
+    rising = counters(recording, settings=settings, placement=RisingAddresses())
+    found = [read_step(recording, each, step).peak_reserved_bytes for each in (result, rising)]
+    return max(reserved for reserved in found if reserved is not None)
 
 
 def live_buckets(recording: Recording, result: Counters, event: int) -> dict[Bucket, int]:

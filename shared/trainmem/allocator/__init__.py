@@ -4,7 +4,7 @@
 time.
 """
 
-from trainmem.allocator.addresses import DeviceAddresses, SegmentPlacement
+from trainmem.allocator.addresses import DeviceAddresses, RisingAddresses, SegmentPlacement
 from trainmem.allocator.caching import CachingAllocator
 from trainmem.allocator.capacity import CapacityAnswer, CapacityVerdict, check_capacity
 from trainmem.allocator.export import Frame, Region, write_snapshot
@@ -27,6 +27,7 @@ __all__ = [
     "OutOfMemory",
     "Region",
     "Replay",
+    "RisingAddresses",
     "Segment",
     "SegmentPlacement",
     "check_capacity",

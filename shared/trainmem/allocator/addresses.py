@@ -2,7 +2,9 @@
 
 Among free blocks of one size the allocator takes the one with the lowest address, so the order of the
 segments' addresses decides ties, and a tie can decide whether a later request fits: in one recorded run it
-decides about a whole 198 MiB segment. `DeviceAddresses` places segments as the recorded runs did.
+decides about a whole 198 MiB segment. `DeviceAddresses` places segments as the recorded runs did, under a Linux
+kernel of its own. A sandbox that hands out a process's addresses from below, as gVisor does, turns their order
+round: `RisingAddresses`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Protocol
 
 from trainmem.units import MIB
 
-__all__ = ["DeviceAddresses", "SegmentPlacement"]
+__all__ = ["DeviceAddresses", "RisingAddresses", "SegmentPlacement"]
 
 _CHUNK_BYTES = 32 * MIB
 _TOP = 1 << 46
@@ -139,3 +141,26 @@ class DeviceAddresses:
 class _Chunk:
     size_bytes: int
     used_bytes: int
+
+
+class RisingAddresses:
+    """Every new segment lies above those before it.
+
+    Evidence: of 106 steps measured on an H200 whose addresses nobody recorded (the bundled rows of
+    ``h200-2026-11``), all but one whose reserved bytes `DeviceAddresses` misses by 2% or more come out within 1%
+    this way, among them 1.2 GiB too many and 1.2 GiB too few of Qwen2.5-1.5B.
+    """
+
+    __slots__ = ("_next",)
+
+    def __init__(self) -> None:
+        self._next = 1 << 40
+
+    def place(self, size_bytes: int) -> int:
+        """The address of a new segment."""
+        address = self._next
+        self._next += size_bytes
+        return address
+
+    def release(self, address: int, size_bytes: int) -> None:
+        """What is given back is not used again."""

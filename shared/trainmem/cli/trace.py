@@ -13,7 +13,7 @@ from trainmem.cli.jobs import add_job_arguments, job_from_arguments
 from trainmem.contributors import contributors
 from trainmem.device import device
 from trainmem.instant import describe_instant
-from trainmem.recording import Counters, Recording, counters, read_step
+from trainmem.recording import Counters, Recording, counters, most_reserved, read_step
 from trainmem.units import format_gib
 
 __all__ = ["add_parser", "run"]
@@ -71,8 +71,7 @@ def _report(recording: Recording, result: Counters, steps: int, optimizer: str) 
     print(f"{recording.parameters:,} parameters ({recording.trainable_parameters:,} trained)")
     where = describe_instant(steady.peak_phase, steady.peak_op, steady.peak_module, optimizer)
     print(f"peak {format_gib(steady.peak_allocated_bytes, digits=4)} allocated in step {steps}: {where}")
-    if steady.peak_reserved_bytes is not None:
-        print(f"     {format_gib(steady.peak_reserved_bytes, digits=4)} reserved")
+    print(f"     {format_gib(most_reserved(recording, result, steps), digits=4)} reserved")
     for step in range(1, steps):
         print(
             f"step {step} peaks at {format_gib(read_step(recording, result, step).peak_allocated_bytes, digits=4)}"
@@ -101,7 +100,7 @@ def _as_json(recording: Recording, result: Counters, steps: int, versions: str) 
         "parameters": recording.parameters,
         "trainable_parameters": recording.trainable_parameters,
         "peak_allocated_bytes": steady.peak_allocated_bytes,
-        "peak_reserved_bytes": steady.peak_reserved_bytes,
+        "peak_reserved_bytes": most_reserved(recording, result, steps),
         "peak_phase": steady.peak_phase,
         "peak_op": steady.peak_op,
         "peak_module": steady.peak_module,
