@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from trainmem_backend.measure.suites import (
     adapters,
+    architectures,
     break_it,
     lesson,
     levers,
@@ -26,6 +27,7 @@ SUITES: dict[str, Callable[[], list[Trial]]] = {
     "break-it": break_it.trials,
     "levers": levers.trials,
     "adapters": adapters.trials,
+    "architectures": architectures.trials,
     "limits": limits.trials,
     "sharded": sharded.trials,
     "verify": verify.trials,
