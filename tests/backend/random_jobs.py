@@ -10,7 +10,7 @@ from random_configs import FAMILIES
 from trainmem.device import devices
 from trainmem.job import Precision, TrainingJob
 
-__all__ = ["FAMILIES", "draw_job"]
+__all__ = ["FAMILIES", "covering_numbers", "draw_job"]
 
 _LIGER = frozenset(
     {"gemma2", "gemma3_text", "llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe"}
@@ -99,3 +99,44 @@ def draw_job(number: int) -> TrainingJob:
     elif kind < 0.4 and levers["checkpointing"] != "sqrt":
         levers.update(_sharded(rng))
     return TrainingJob.from_json({"config": config, **levers})
+
+
+_LEVERS = (
+    "task",
+    "precision",
+    "optimizer",
+    "attention",
+    "checkpointing",
+    "loss",
+    "zero_grad",
+    "base_quantization",
+    "device",
+)
+
+
+def _said(job: TrainingJob) -> set[tuple[str, ...]]:
+    """What the job is an example of: each lever's value, and the same beside its family."""
+    assert job.config is not None
+    family = str(job.config["model_type"])
+    values = {(name, str(getattr(job, name))) for name in _LEVERS}
+    values.add(("accumulation", str(min(job.accumulation, 3))))
+    values.add(("sharding", f"{job.sharding.mode} {job.sharding.data_parallel == 1}"))
+    values.add(("lora", "none" if job.lora is None else str(job.lora.targets == "all-linear")))
+    return values | {(family, *value) for value in values}
+
+
+def covering_numbers(count: int, *, among: int = 320, most_tokens: int = 800) -> list[int]:
+    """Numbers of small jobs, each chosen for saying most that those before it do not."""
+    jobs = {number: draw_job(number) for number in range(among)}
+    said = {
+        number: _said(job)
+        for number, job in jobs.items()
+        if job.micro_batch * job.sequence_length <= most_tokens
+    }
+    chosen: list[int] = []
+    covered: set[tuple[str, ...]] = set()
+    for _ in range(min(count, len(said))):
+        best = max(said, key=lambda number: (len(said[number] - covered), -number))
+        chosen.append(best)
+        covered |= said.pop(best)
+    return chosen
