@@ -28,6 +28,8 @@ class Verdict:
     headroom_bytes: int
     sentence: str
     cheapest_lever: tuple[str, TrainingJob] | None = None
+    note: str | None = None
+    """What the sentence rests on, where that is less than a replay."""
 
     def to_json(self, device: Device) -> dict[str, Any]:
         """For the command line, beside the estimate."""
@@ -99,7 +101,7 @@ def verdict(
 def _of_a_sum(answer: Estimate, limit: int, name: str) -> Verdict:
     need = answer.peak_allocated_bytes
     said = sum_answer(need, limit)
-    of = f"the whiteboard's sum is {format_gib(need)} of {format_gib(limit)}, and {band(need).sentence}"
+    of = f"the whiteboard's sum is {format_gib(need)} of {format_gib(limit)}"
     words = {
         "probably_fits": f"Probably fits on {name}: {of}.",
         "unsure": f"Too close to say for {name}: {of}.",
@@ -109,6 +111,7 @@ def _of_a_sum(answer: Estimate, limit: int, name: str) -> Verdict:
         fits={"probably_fits": True, "probably_out_of_memory": False}.get(said),
         headroom_bytes=limit - need,
         sentence=words[said],
+        note=f"No step was replayed: {band(need).sentence}.",
     )
 
 

@@ -87,7 +87,7 @@ _ALL = (
     _lever(
         "config",
         "config.json",
-        "Any model of a known family: paste its config.json and it wins over the name.",
+        "Everything, of any model: it wins over the name. A type that the tape does not know gets a sum alone.",
     ),
     _lever(
         "micro_batch",

@@ -2,13 +2,17 @@
 
 import csv
 import re
+from types import SimpleNamespace
+
+import pytest
 
 from trainmem.cli import main
 from trainmem.job import TrainingJob
 from trainmem.results import error_text
 from trainmem_space import answers
+from trainmem_space.levers import FORM, form_from_job
 from trainmem_space.session import Session
-from trainmem_space.tabs.calculator import _shown
+from trainmem_space.tabs.calculator import _moved, _named, _pasted, _pressed, _shown
 from trainmem_space.views.breakdown import breakdown_csv, breakdown_view
 from trainmem_space.views.comparison import comparison_view
 from trainmem_space.views.verdict import verdict_view
@@ -62,7 +66,8 @@ def test_its_verdict_is_no_promise():
     estimate = answers.answer(UNKNOWN, "exact").to_json()
     html = verdict_view(estimate, verdict, described="it", detail="exact")
     assert "Probably fits" in html
-    assert "trainmem trace --model config.json" in html
+    assert "<code>trainmem trace --model config.json</code>" in html
+    assert "No step was replayed: on 205 measured steps" in html
 
 
 def test_a_config_too_large_for_a_link_is_answered_without_one():
@@ -88,3 +93,25 @@ def test_every_page_and_command_words_the_typical_error_alike(capsys):
         "0.01%",
         "1.25%",
     ]
+
+
+@pytest.mark.parametrize("hostile", [None, True, 1.5, float("nan"), [], {"a": 1}, "\ud800", "a" * 5000])
+def test_a_forged_value_in_any_control_is_a_line_or_an_answer(hostile, caplog):
+    form = form_from_job(KNOWN)
+    for key in FORM:
+        session = Session()
+        session.show(KNOWN)
+        for handler in (_moved, _named, _pasted):
+            values = form | {"lora": "on", key: hostile}
+            assert handler(session, *(values[name] for name in FORM))
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "data", [None, "x", [], {"action": ["apply"]}, {"action": "restore", "index": "x"}, {"action": "unpin"}]
+)
+def test_a_forged_press_changes_nothing(data):
+    session = Session()
+    session.show(KNOWN)
+    assert _pressed(session, SimpleNamespace(_data=data))
+    assert (session.job, session.pins) == (KNOWN, [])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 
 from trainmem.units import GIB, MIB, format_bytes, format_gib
 
-__all__ = ["cell", "escape", "percent", "size", "tick", "words"]
+__all__ = ["cell", "escape", "percent", "prose", "size", "tick", "words"]
 
 
+_CODE = re.compile(r"`([^`]+)`")
 _SMALL_BYTES = 10 * MIB
 _LEAST_IN_A_COLUMN = GIB // 1000
 
@@ -45,6 +47,11 @@ def tick(size_bytes: int) -> str:
 def percent(fraction: float) -> str:
     """A share of an axis as CSS writes it."""
     return f"{fraction:.3%}"
+
+
+def prose(text: str) -> str:
+    """A sentence of trainmem's as HTML: what stands between backticks is code."""
+    return _CODE.sub(r"<code>\1</code>", escape(text))
 
 
 def words(name: str) -> str:

@@ -16,6 +16,7 @@ from trainmem.hub import fetch_config, is_hub_id
 from trainmem.job import TrainingJob
 from trainmem_space import answers
 from trainmem_space.address import anchor, job_of, tab_of
+from trainmem_space.charts.text import prose
 from trainmem_space.levers import FORM, PASTED, form_from_job, job_from_form, lever_of_error
 from trainmem_space.session import Session
 from trainmem_space.shell import Shell
@@ -227,7 +228,7 @@ def _step(job: TrainingJob) -> str:
     try:
         return step_view(answers.one_step(job), limit)
     except ValueError as error:
-        return f'<h2>One step</h2><p class="tm-note">{escape(str(error))}.</p>'
+        return f'<h2>One step</h2><p class="tm-note">{prose(str(error))}.</p>'
 
 
 def _answered(session: Session, find: Callable[[], TrainingJob]) -> list[Any]:
@@ -253,7 +254,9 @@ def _good(found: list[Any]) -> bool:
 
 
 def _form_values(values: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip(FORM, values, strict=True))
+    """The controls' values by name. What a forged request puts in place of text is no text."""
+    form = dict(zip(FORM, values, strict=True))
+    return form | {key: form[key] if isinstance(form[key], str) else "" for key in ("model", "config")}
 
 
 def _moved(session: Session, *values: Any) -> list[Any]:
@@ -300,12 +303,13 @@ def _is_object(text: str) -> bool:
 
 def _pressed(session: Session, event: gr.EventData) -> list[Any]:
     """A button inside the answer: apply the cheapest lever, pin, restore or let go."""
-    pressed = event._data or {}
-    action, index = pressed.get("action"), pressed.get("index", -1)
-    target = session.job
+    pressed = event._data if isinstance(event._data, dict) else {}
+    action, index = pressed.get("action"), pressed.get("index")
+    index = index if isinstance(index, int) else -1
+    target = session.job or DEFAULT_JOB
     if action == "apply":
-        lever = answers.verdict_on(session.job, "exact").cheapest_lever
-        target = lever[1] if lever else session.job
+        lever = answers.verdict_on(target, "exact").cheapest_lever
+        target = lever[1] if lever else target
     elif action == "restore" and 0 <= index < len(session.pins):
         target = session.pins[index]
     elif action == "pin":

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainmem.results import error_text
 from trainmem.verdict import Verdict
-from trainmem_space.charts.text import size
+from trainmem_space.charts.text import prose, size
 
 __all__ = ["error_line", "verdict_view"]
 
@@ -31,7 +31,8 @@ def verdict_view(estimate: dict[str, Any], verdict: Verdict, *, described: str, 
     parts.append(f'<p class="tm-job">{escape(described)}</p>')
     if detail == "exact" and reserved is None and estimate["engine"] == "tape":
         parts.append('<p class="tm-note">Too many micro batches to replay here: without reserved memory.</p>')
-    parts += [f'<p class="tm-note">{escape(warning)}</p>' for warning in estimate["warnings"]]
+    notes = [*([verdict.note] if verdict.note else []), *estimate["warnings"]]
+    parts += [f'<p class="tm-note">{prose(note)}</p>' for note in notes]
     return (
         f'<section class="tm-verdict {state}" data-detail="{detail}" aria-live="polite">'
         f"{''.join(parts)}</section>"
@@ -43,4 +44,4 @@ def error_line(message: str | None, lever: str | None = None) -> str:
     if message is None:
         return ""
     named = f' data-lever="{escape(lever)}"' if lever else ""
-    return f'<p class="tm-error" role="alert"{named}>{escape(message)}</p>'
+    return f'<p class="tm-error" role="alert"{named}>{prose(message)}</p>'
