@@ -9,13 +9,13 @@ __all__ = ["EXAMPLES", "example_path"]
 
 EXAMPLES: dict[str, str] = {
     "amp": "GPT-2 124M, mixed precision, AdamW, three steps",
-    "ckpt": "the same with activation checkpointing",
-    "oom": "the same with a larger batch under a 3% cap: out of memory",
-    "ring": "the same, but the recording kept only its last 2,000 events",
-    "annot": "two steps with named regions, model still there at the end",
-    "expandable": "the same with expandable segments",
+    "ckpt": "GPT-2 124M with activation checkpointing, three steps",
+    "oom": "GPT-2 124M with a larger batch, under a cap of 3% of the device",
+    "ring": "GPT-2 124M, of which the recording kept only the last 2,000 events",
+    "annot": "GPT-2 124M, two steps with named regions, the model still there at the end",
+    "expandable": "GPT-2 124M with expandable segments",
     "graph": "a small MLP captured in a CUDA graph: a private pool",
-    "allstacks": "the same with C++ stacks as well",
+    "allstacks": "GPT-2 124M with C++ stacks as well",
 }
 """What each example shows. Recorded on an H200 with torch 2.11; paths were shortened."""
 
