@@ -23,7 +23,8 @@ EVERY = [
 ]
 
 CANNOT = {
-    ("deberta", "bf16"): r"modeling_deberta\.py, line \d+: RuntimeError: expected scalar type",
+    ("deberta", "amp_bf16"): "value cannot be converted to type torch.bfloat16 without overflow",
+    ("deberta", "bf16"): "expected m1 and m2 to have the same dtype",
 }
 """What transformers itself cannot run."""
 
@@ -65,7 +66,9 @@ def test_every_family_of_the_tape_is_among_them() -> None:
 def test_a_step_of_every_architecture(family: str, task: str, precision: str) -> None:
     job = small_job(family, task, precision=precision)
     if (family, precision) in CANNOT:
-        with pytest.raises(TraceError, match=CANNOT[family, precision]):
+        with pytest.raises(
+            TraceError, match=rf"modeling_\w+\.py, line \d+: RuntimeError: {CANNOT[family, precision]}"
+        ):
             trace(job)
         return
     # one dtype's third step is run as well, not written down again

@@ -19,11 +19,12 @@ from trainmem_backend.trace.errors import TraceError
 __all__ = ["load_libraries", "patched_libraries", "quiet_libraries"]
 
 _UNCONCERNED: dict[str, str | tuple[str, ...]] = {
+    "bitsandbytes.autograd._functions": "MatMul8bitLt: inputs will be cast ",
     "bitsandbytes.backends.cpu.ops": "Failed to load CPU ",
     "torch._subclasses.fake_tensor": ("failed while attempting to run meta for ", "fake tensor raised "),
 }
-"""Loggers, and how the messages begin that no reader of a trace needs: about kernels that only the CPU would
-run, and about errors that are raised as well."""
+"""Loggers, and how the messages begin that no reader of a trace needs: said by every layer, about kernels that
+only the CPU would run, about errors that are raised as well."""
 
 
 def load_libraries(job: TrainingJob) -> None:

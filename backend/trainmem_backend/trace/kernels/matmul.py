@@ -17,16 +17,19 @@ def _cublas(call: KernelCall) -> None:
 
 @rule("mm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot")
 def _gemm(call: KernelCall) -> Any:
+    operands = [t for t in call.args if isinstance(t, torch.Tensor)]
+    _require_one_dtype(*operands[-2:])
     result = call.outputs(call.result())
-    _copies(call, *(t for t in call.args if isinstance(t, torch.Tensor) and t.dim() >= 2))
+    _copies(call, *(t for t in operands if t.dim() >= 2))
     _cublas(call)
     return result
 
 
 @rule("addmm", "_addmm_activation")
 def _addmm(call: KernelCall) -> Any:
-    result = call.outputs(call.result())
     bias, left, right = call.args[:3]
+    _require_one_dtype(left, right)
+    result = call.outputs(call.result())
     _copies(call, left, right)
     _cublas(call)
     if _runs_in_cublaslt(bias, right, call.kwargs.get("beta", 1)):
@@ -43,6 +46,14 @@ def _linear(call: KernelCall) -> Any:
     if bias is not None and _runs_in_cublaslt(bias, weight.t(), 1):
         call.workspace("cublaslt", call.traits.cublaslt_workspace_bytes)
     return result
+
+
+def _require_one_dtype(left: torch.Tensor, right: torch.Tensor) -> None:
+    """Fake kernels before torch 2.12 take any two."""
+    if left.dtype is not right.dtype:
+        raise RuntimeError(
+            f"expected m1 and m2 to have the same dtype, but got: {left.dtype} != {right.dtype}"
+        )
 
 
 def _runs_in_cublaslt(bias: torch.Tensor, right: torch.Tensor, beta: Any) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import torch
 
 from trainmem_backend.trace.kernels.cub import scan_bytes
 from trainmem_backend.trace.kernels.registry import KernelCall, rule
@@ -40,3 +43,12 @@ def _equal(call: KernelCall) -> bool:
     """Element by element, then `all` (cuda_equal in ReduceOps.cpp); fake tensors are taken to be equal."""
     call.recorder.scratch(call.args[0].numel(), 1)
     return True
+
+
+@rule("fill.Scalar", "fill_.Scalar", "masked_fill.Scalar", "masked_fill_.Scalar")
+def _filled(call: KernelCall) -> Any:
+    """A finite number beyond the dtype's range is refused (checked_convert in c10/util/TypeCast.h)."""
+    tensor, value = call.args[0], call.args[-1]
+    if tensor.is_floating_point() and math.isfinite(value) and abs(value) > torch.finfo(tensor.dtype).max:
+        raise RuntimeError(f"value cannot be converted to type {tensor.dtype} without overflow")
+    return call.outputs(call.result())
