@@ -39,6 +39,7 @@ class Verdict:
             "limit_bytes": device.allocator_limit_bytes if device.cuda else None,
             "headroom_bytes": self.headroom_bytes if device.cuda else None,
             "sentence": self.sentence,
+            "note": self.note,
         }
 
 

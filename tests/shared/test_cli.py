@@ -380,3 +380,19 @@ def test_a_death_names_its_op_once(capsys: pytest.CaptureFixture[str]) -> None:
     sentence = out.splitlines()[0]
     assert "Dies in step 1, forward of block" in sentence
     assert sentence.count("mlp.c_fc: addmm") == 1
+
+
+def test_a_sum_promises_no_device(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(UNKNOWN | {"hidden_size": 4096, "num_hidden_layers": 12}))
+    argv = ("estimate", "-m", str(path), "-d", "h200")
+    status, out, _ = run(capsys, *argv)
+    assert status == 0
+    assert "Probably fits on the NVIDIA H200" in out
+    assert "No step was replayed: on " in out
+    assert out.splitlines()[-1].startswith("probably also fits on: ")
+    # 61 GiB may be 121, which is more than 80
+    assert "b200" in out
+    assert "h100-80gb" not in out
+    verdict = json.loads(run(capsys, *argv, "--json")[1])["verdict"]
+    assert verdict["note"].startswith("No step was replayed")

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainmem.allocator import AllocatorSettings
 from trainmem.buckets import BUCKETS
+from trainmem.capacity import sum_answer
 from trainmem.cli.jobs import add_job_arguments, flags_of, job_from_arguments, jobs_from_file
 from trainmem.device import device, devices
 from trainmem.estimate import Estimate, estimate
@@ -147,9 +148,15 @@ def _verdicts(
     found = verdict(job, answer, device(chosen), settings)
     print()
     print(found.sentence)
+    if found.note:
+        print(found.note)
     others = [known for known in devices() if known.cuda and known.name != chosen]
     need = answer.peak_reserved_bytes or answer.peak_allocated_bytes
-    fits = [known.name for known in others if need <= known.allocator_limit_bytes]
     also = "also fits" if found.fits else "fits"
+    if answer.engine == "whiteboard":
+        also = f"probably {also}"
+        fits = [d.name for d in others if sum_answer(need, d.allocator_limit_bytes) == "probably_fits"]
+    else:
+        fits = [known.name for known in others if need <= known.allocator_limit_bytes]
     print(f"{also} on: {', '.join(fits) if fits else 'no other single device in the list'}")
     return found.fits
