@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,15 @@ def table(name: str) -> dict[str, Any]:
         rows["curves"][curve] = {}
         for method in METHODS:
             found = borders(method, like, at, curve, "exact")
-            rows["curves"][curve][method.key] = [found.curve.count, found.curve.tight]
+            rows["curves"][curve][method.key] = list(astuple(found.curve))
             count = found.models.count
-            rows["models"][method.key] = [names[count - 1] if count else None, found.models.tight]
+            rows["models"][method.key] = [
+                names[count - 1] if count else None,
+                found.models.tight,
+                found.models.peak_bytes,
+            ]
             if found.example is not None:
-                rows["example"][method.key] = [found.example.count, found.example.tight]
+                rows["example"][method.key] = list(astuple(found.example))
     return rows
 
 

@@ -180,6 +180,20 @@ def test_a_tight_job_says_so():
     assert found.tight == ("it is tight" in outcome_sentence(found))
 
 
+def test_of_an_unknown_model_nothing_is_promised():
+    config = {
+        "model_type": "falcon",
+        "hidden_size": 4544,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 71,
+        "vocab_size": 65024,
+    }
+    job = TrainingJob(config=config, micro_batch=1, sequence_length=1024)
+    said = [outcome_sentence(plans(job, room(name))) for name in ("rtx-4090", "spark")]
+    assert said[0].startswith("probably does not fit on the GeForce RTX 4090: the whiteboard's sum is")
+    assert all("no step was replayed" in sentence for sentence in said)
+
+
 def test_a_job_that_fits_needs_no_plan():
     found = plans(LESSON, room("h200"))
     assert found.fits
@@ -236,6 +250,9 @@ def test_prices_come_from_the_nearest_timed_pair():
     assert attention.share == pytest.approx(-0.06, abs=0.01)
     halved = price(LEVER["micro_batch"], LESSON, LESSON.with_(micro_batch=2, accumulation=4), device("h200"))
     assert halved.share == pytest.approx(0.46, abs=0.01)
+    once = price(LEVER["micro_batch"], LESSON, LESSON.with_(micro_batch=4, accumulation=2), device("h200"))
+    assert once.share == pytest.approx(0.46 / 3, abs=0.01)
+    assert "for 3 more micro batches" in once.source
 
 
 def test_what_was_not_timed_comes_from_the_floor():

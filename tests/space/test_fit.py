@@ -86,10 +86,11 @@ def test_a_family_that_ends_before_the_memory_says_so():
 
 def test_counts_and_prices_in_words():
     assert [billions(n) for n in (774_030_080, 1_235_814_400, 70_553_706_496)] == ["774M", "1.24B", "70.6B"]
-    assert [step_time(share) for share in (0.25, -0.134, 0.001)] == [
+    assert [step_time(share) for share in (0.25, -0.134, 0.001, 2.5)] == [
         "+25% step time",
         "-13% step time",
         "same step time",
+        "3.5 times the step time",
     ]
 
 
@@ -122,7 +123,8 @@ def test_the_axis_is_logarithmic_and_text_is_text():
 def test_a_plan_shows_what_it_saves_and_costs():
     html = plans_view(plans(LESSON, room("rtx-4090"), "fast"), "gpt2-774m <b>", "fast")
     assert "It does not fit on the GeForce RTX 4090" in html
-    assert "<b>Checkpointing</b> saves" in html
+    assert '<b>Checkpointing</b><span class="tm-num">− 28.9 GiB</span>' in html
+    assert '44.3 GiB becomes</span><span class="tm-num">15.4 GiB</span>' in html
     assert "+25% step time" in html
     assert 'title="gpt2-774m x 8 x 1,024, H200: 0.221 s to 0.277 s">measured</small>' in html
     assert "identical mathematics" in html

@@ -116,7 +116,7 @@ def _page(page: WhatFits) -> None:
     for row in page.rows:
         size = row.catalogue.largest
         if size is not None:
-            peak = format_gib(size.estimate.peak_allocated_bytes)
+            peak = format_gib(size.peak_allocated_bytes)
             print(f"{row.method.title}: {size.title} peaks at {peak}, {size.estimate.peak_instant}")
     measured = _measured(page)
     if measured:
@@ -142,14 +142,14 @@ def _sized(largest: Size | None, beyond: Size | None) -> str:
 def _binding(size: Size | None) -> str:
     if size is None:
         return ""
-    peak = format_gib(size.estimate.peak_allocated_bytes)
+    peak = format_gib(size.peak_allocated_bytes)
     return f"{peak}, mostly {size.binding_bucket.replace('_', ' ')}"
 
 
 def _needs(size: Size | None) -> str:
     if size is None:
         return ""
-    peak = format_gib(size.estimate.peak_allocated_bytes)
+    peak = format_gib(size.peak_allocated_bytes)
     return f"{peak}, {'tight' if size.tight else 'fits' if size.fits else 'too much'}"
 
 
@@ -161,7 +161,7 @@ def _measured(page: WhatFits) -> list[tuple[str, ...]]:
                 found[f"{size.title} {row.method.key}"] = (
                     size.title,
                     row.method.title,
-                    format_gib(size.estimate.peak_allocated_bytes, digits=4),
+                    format_gib(size.peak_allocated_bytes, digits=4),
                     format_gib(size.measured.peak_allocated_bytes, digits=4),
                     f"{size.measured.outcome} on {size.measured.machine}",
                 )

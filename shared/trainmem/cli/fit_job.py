@@ -52,7 +52,7 @@ def _plan(number: int, plan: Plan, before_bytes: int) -> None:
     shown = plan_sum(before_bytes, plan)
     less = "".join(f" - {saved.removesuffix(' GiB')}" for saved in shown.saved)
     sums = f"{shown.before.removesuffix(' GiB')}{less} = {shown.after}"
-    held = plan.estimate.peak_reserved_bytes
+    held = plan.held_bytes
     holds = f" (the allocator holds {format_gib(held)})" if held is not None else ""
     print(f"{number}. {sums}{holds}, {step_time(plan.step_time_share)}")
     for step, saved in zip(plan.steps, shown.saved, strict=True):

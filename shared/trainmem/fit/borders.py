@@ -26,11 +26,12 @@ EXAMPLE = "llama2-7b"
 class Border:
     """Among sizes that grow, how many there are up to the largest that fits; 0 where not even the first does.
 
-    ``tight``: the largest fits only as `Outcome.tight` says.
+    ``tight``: the largest fits only as `Outcome.tight` says. ``peak_bytes`` is its `Outcome.peak_bytes`.
     """
 
     count: int
     tight: bool = False
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +91,8 @@ def _fits(rung: Rung, like: TrainingJob, room: Room, detail: Detail) -> bool:
 
 
 def _border(count: int, rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: Detail) -> Border:
-    return Border(count=count, tight=count > 0 and outcome(rungs[count - 1].job(like), room, detail).tight)
+    found = outcome(rungs[count - 1].job(like), room, detail) if count else None
+    return Border(count=count, tight=found.tight, peak_bytes=found.peak_bytes) if found else Border(count=0)
 
 
 def _among_models(rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: Detail) -> Border:

@@ -29,7 +29,7 @@ __all__ = ["Fit", "MethodFit", "Size", "WhatFits", "what_fits"]
 class Size:
     """One model under one method: whether it fits, what it needs, and what was measured of exactly this step.
 
-    ``name`` is None for a size between models.
+    ``name`` is None for a size between models. ``replayed_peak_bytes``: see `Outcome.peak_bytes`.
     """
 
     name: str | None
@@ -38,6 +38,12 @@ class Size:
     job: TrainingJob
     fits: bool
     tight: bool
+    replayed_peak_bytes: int | None = None
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """Through the allocator where it was asked, else the fast peak."""
+        return self.replayed_peak_bytes or self.estimate.peak_allocated_bytes
 
     @property
     def estimate(self) -> Estimate:
@@ -65,7 +71,7 @@ class Size:
             "fits": self.fits,
             "tight": self.tight,
             "engine": self.estimate.engine,
-            "peak_allocated_bytes": self.estimate.peak_allocated_bytes,
+            "peak_allocated_bytes": self.peak_allocated_bytes,
             "binding_bucket": self.binding_bucket,
             "peak_instant": self.estimate.peak_instant,
             "measured": {
@@ -180,25 +186,24 @@ def _row(method: Method, like: TrainingJob, family: str, at: MethodBorders) -> M
         members=tuple(
             _size(rung, like, fits=rung.parameters <= largest) for rung in rungs.anchors if rung.name
         ),
-        example=_size(example_rung(), like, fits=at.example.count > 0, tight=at.example.tight)
-        if at.example
-        else None,
+        example=_size(example_rung(), like, fits=at.example.count > 0, at=at.example) if at.example else None,
     )
 
 
 def _fit(rungs: Sequence[Rung], at: Border, like: TrainingJob) -> Fit:
     return Fit(
-        largest=_size(rungs[at.count - 1], like, fits=True, tight=at.tight) if at.count else None,
+        largest=_size(rungs[at.count - 1], like, fits=True, at=at) if at.count else None,
         beyond=_size(rungs[at.count], like, fits=False) if at.count < len(rungs) else None,
     )
 
 
-def _size(rung: Rung, like: TrainingJob, *, fits: bool, tight: bool = False) -> Size:
+def _size(rung: Rung, like: TrainingJob, *, fits: bool, at: Border | None = None) -> Size:
     return Size(
         name=rung.name,
         title=rung.title,
         parameters=rung.parameters,
         job=rung.job(like),
         fits=fits,
-        tight=tight,
+        tight=at is not None and at.tight,
+        replayed_peak_bytes=at.peak_bytes if at else None,
     )

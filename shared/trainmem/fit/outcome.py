@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
@@ -33,12 +33,15 @@ class Outcome:
     """Whether a job fits.
 
     ``tight``: only because the allocator gives idle segments back to the device and asks again, which costs
-    time at every step it happens; with expandable segments it would not need to.
+    time at every step it happens; with expandable segments it would not need to. ``peak_bytes`` are
+    allocated at the peak of the third step, and ``reserved_bytes`` held after it, where the allocator ran it.
     """
 
     fits: bool
     tight: bool = False
     basis: Basis
+    peak_bytes: int | None = field(default=None, compare=False)
+    reserved_bytes: int | None = field(default=None, compare=False)
 
 
 def answer(job: TrainingJob, detail: Detail) -> Estimate:
@@ -120,15 +123,23 @@ def _run(recording: Recording, steps: int, limit_bytes: int) -> Outcome | None:
     allocator = CachingAllocator(capacity_bytes=limit_bytes)
     streams = defaultdict(int, recording.stream_of) if recording.stream_of else None
     events, retries = recording.events, 0
+    allocated: list[int] = []
     for start, end in pairwise(sorted({0, steps, len(events), *recording.empty_cache_before})):
         if start in recording.empty_cache_before:
             allocator.empty_cache()
         if start == steps:
             retries = allocator.retries
-        allocator.feed(events[start:end], [], [], streams=streams)
+        allocator.feed(events[start:end], allocated, [], streams=streams)
         if allocator.oom is not None:
             return None if start < steps else Outcome(fits=False, basis="allocator")
-    return Outcome(fits=True, tight=allocator.retries > retries, basis="allocator")
+    third = next(mark.event for mark in recording.marks if mark.step == 3)
+    return Outcome(
+        fits=True,
+        tight=allocator.retries > retries,
+        basis="allocator",
+        peak_bytes=max(allocated[third:]),
+        reserved_bytes=allocator.reserved_bytes,
+    )
 
 
 def _loaded_piece_by_piece(recording: Recording, steps: int) -> Recording:
@@ -148,9 +159,14 @@ def _loaded_piece_by_piece(recording: Recording, steps: int) -> Recording:
             number += 1
         elif ~event in numbers:
             events.append(~numbers[~event])
+    gone = len(recording.events) - len(events)
     return replace(
         recording,
         events=events,
+        marks=[
+            replace(mark, event=mark.event - gone) if mark.event >= steps else mark
+            for mark in recording.marks
+        ],
         bucket_of=[recording.bucket_of[number] for number in numbers],
         stream_of={
             numbers[number]: stream for number, stream in recording.stream_of.items() if number in numbers

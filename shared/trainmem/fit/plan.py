@@ -7,11 +7,11 @@ from typing import Any
 
 from trainmem.allocator import TURN_ON_EXPANDABLE_SEGMENTS
 from trainmem.capacity import capacity_report
-from trainmem.estimate import Detail, Estimate
+from trainmem.estimate import Detail, Engine
 from trainmem.fit.lists import levers_that_fit
-from trainmem.fit.outcome import answer, can_fit, held_bytes, outcome
+from trainmem.fit.outcome import Outcome, answer, can_fit, held_bytes, outcome
 from trainmem.fit.room import Room
-from trainmem.fit.steps import PlanStep, combined_share
+from trainmem.fit.steps import PlanStep, Steps, combined_share
 from trainmem.job import TrainingJob
 
 __all__ = ["EXPANDABLE", "MOST_PLANS", "Plan", "PlanStep", "Plans", "plans"]
@@ -24,14 +24,14 @@ MOST_PLANS = 6
 class Plan:
     """Levers that together make the job fit. ``tight``: see `Outcome`.
 
-    ``peak_bytes`` is what tensors take at the new peak: the old one less what the steps save. ``estimate`` adds
-    what the allocator rounds up and holds, where it was replayed.
+    ``peak_bytes`` is what tensors take at the new peak: the old one less what the steps save. ``held_bytes``
+    adds what the allocator rounds up and keeps, None where it was not replayed.
     """
 
     steps: tuple[PlanStep, ...]
     job: TrainingJob
     peak_bytes: int
-    estimate: Estimate
+    held_bytes: int | None
     tight: bool
 
     @property
@@ -51,7 +51,7 @@ class Plan:
             "saved_bytes": self.saved_bytes,
             "peak_allocated_bytes": self.peak_bytes,
             "step_time_share": self.step_time_share,
-            "held_bytes": held_bytes(self.estimate),
+            "held_bytes": self.held_bytes or self.peak_bytes,
             "tight": self.tight,
             "job": self.job.to_json(),
         }
@@ -61,9 +61,10 @@ class Plan:
 class Plans:
     """A job's state on a device and the plans that mend it; none are needed where it ``fits``.
 
-    ``peak_bytes`` is what tensors take at the job's peak, from which plans save. ``expandable``: it does not
-    fit, but would with the allocator's ``expandable_segments:True``, which costs nothing and is tried before
-    any lever.
+    ``engine`` is the whiteboard where the tape does not know the model, and all of this its sum.
+    ``peak_bytes`` is what tensors take at the job's peak, from which plans save, ``held_bytes`` what the allocator
+    makes of it. ``expandable``: it does not fit, but would with the allocator's ``expandable_segments:True``, which
+    costs nothing and is tried before any lever.
     """
 
     job: TrainingJob
@@ -71,8 +72,9 @@ class Plans:
     fits: bool
     tight: bool
     expandable: bool
+    engine: Engine
     peak_bytes: int
-    estimate: Estimate
+    held_bytes: int
     plans: tuple[Plan, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -81,8 +83,9 @@ class Plans:
             "fits": self.fits,
             "tight": self.tight,
             "fits_with_expandable_segments": self.expandable,
+            "engine": self.engine,
             "peak_allocated_bytes": self.peak_bytes,
-            "held_bytes": held_bytes(self.estimate),
+            "held_bytes": self.held_bytes,
             "limit_bytes": self.room.limit_bytes,
             "plans": [plan.to_json() for plan in self.plans],
         }
@@ -96,8 +99,7 @@ def plans(job: TrainingJob, room: Room, detail: Detail = "exact") -> Plans:
     """
     job = job.with_(device=room.device.name)
     state = outcome(job, room, detail)
-    # A job whose tensors alone are too many needs no allocator to say so.
-    replayed: Detail = detail if can_fit(job, room) else "fast"
+    quick = answer(job, "fast")
     found = () if state.fits else levers_that_fit(job, room, detail, most=MOST_PLANS)
     return Plans(
         job=job,
@@ -105,19 +107,30 @@ def plans(job: TrainingJob, room: Room, detail: Detail = "exact") -> Plans:
         fits=state.fits,
         tight=state.tight,
         expandable=not state.fits and detail == "exact" and _fits_expandable(job, room),
-        peak_bytes=answer(job, "fast").peak_allocated_bytes,
-        estimate=answer(job, replayed),
-        plans=tuple(
-            Plan(
-                steps=steps,
-                job=steps[-1].job,
-                peak_bytes=answer(steps[-1].job, "fast").peak_allocated_bytes,
-                estimate=answer(steps[-1].job, detail),
-                tight=outcome(steps[-1].job, room, detail).tight,
-            )
-            for steps in found
-        ),
+        engine=quick.engine,
+        peak_bytes=quick.peak_allocated_bytes,
+        held_bytes=_held(job, state, room, detail),
+        plans=tuple(_plan(steps, room, detail) for steps in found),
     )
+
+
+def _plan(steps: Steps, room: Room, detail: Detail) -> Plan:
+    job = steps[-1].job
+    state = outcome(job, room, detail)
+    return Plan(
+        steps=steps,
+        job=job,
+        peak_bytes=answer(job, "fast").peak_allocated_bytes,
+        held_bytes=state.reserved_bytes,
+        tight=state.tight,
+    )
+
+
+def _held(job: TrainingJob, state: Outcome, room: Room, detail: Detail) -> int:
+    """What the allocator would hold if it could; of a job whose tensors alone are too many, the tensors."""
+    if state.reserved_bytes is not None and not state.tight:
+        return state.reserved_bytes
+    return held_bytes(answer(job, detail if can_fit(job, room) else "fast"))
 
 
 def _fits_expandable(job: TrainingJob, room: Room) -> bool:

@@ -82,7 +82,13 @@ def price(lever: MemoryLever, before: TrainingJob, after: TrainingJob, on: Devic
             )
 
         nearest = min(pairs, key=distance)
-        return Price(share=nearest.share, basis="measured", source=nearest.source)
+        share, source = nearest.share, nearest.source
+        if lever.key == "micro_batch" and times != nearest.times:
+            # Every further micro batch launches its kernels and adds its gradients once more.
+            timed = 2**nearest.times - 1
+            share *= (2**times - 1) / timed
+            source += f" for {timed} more micro batches"
+        return Price(share=share, basis="measured", source=source)
     old, new = step_floor(before, on), step_floor(after, on)
     share = new.seconds / old.seconds - 1
     if abs(share) < 0.0005:

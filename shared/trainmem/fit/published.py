@@ -35,18 +35,18 @@ def published_borders(method: Method, like: TrainingJob, at: Room, curve: str) -
     rows = _published()["devices"].get(at.device.name)
     if rows is None or rows["limit_bytes"] != at.limit_bytes or curve not in rows["curves"]:
         return None
-    name, tight = rows["models"][method.key]
+    name, *rest = rows["models"][method.key]
     names = [rung.name for rung in models(like.sequence_length)]
     example = rows["example"].get(method.key)
     return MethodBorders(
-        models=Border(count=names.index(name) + 1 if name else 0, tight=tight),
-        curve=_border(rows["curves"][curve][method.key]),
-        example=None if example is None else _border(example),
+        models=_border(names.index(name) + 1 if name else 0, *rest),
+        curve=_border(*rows["curves"][curve][method.key]),
+        example=None if example is None else _border(*example),
     )
 
 
-def _border(pair: tuple[int, bool]) -> Border:
-    return Border(count=pair[0], tight=pair[1])
+def _border(count: int, tight: bool, peak_bytes: int | None = None) -> Border:
+    return Border(count=count, tight=tight, peak_bytes=peak_bytes)
 
 
 def _recipeless(like: TrainingJob) -> TrainingJob:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from trainmem.capacity import sum_answer
 from trainmem.fit.frontier import MethodFit, WhatFits
 from trainmem.fit.methods import Kind
-from trainmem.fit.outcome import held_bytes
 from trainmem.fit.plan import EXPANDABLE, Plan, Plans
 from trainmem.levers import Mathematics
+from trainmem.results import band
 from trainmem.units import GIB, format_gib
 from trainmem.whiteboard import LessonLimit
 
@@ -85,7 +86,9 @@ def plan_sum(before_bytes: int, plan: Plan) -> Sum:
 
 def outcome_sentence(found: Plans) -> str:
     """Whether the job fits and by how much, as the rest of a sentence that names it."""
-    held, limit, name = held_bytes(found.estimate), found.room.limit_bytes, found.room.name
+    held, limit, name = found.held_bytes, found.room.limit_bytes, found.room.name
+    if found.engine == "whiteboard":
+        return _by_a_sum(found)
     may = f"the allocator may hold {format_gib(limit)}"
     if found.fits and found.tight:
         return f"fits on {name}, but it is tight: it would hold {format_gib(held)}, and {may}; {TIGHT}"
@@ -99,8 +102,24 @@ def outcome_sentence(found: Plans) -> str:
     )
 
 
+def _by_a_sum(found: Plans) -> str:
+    """Of a model that the tape does not know: no promise, but the band of the sum's errors."""
+    need, limit = found.peak_bytes, found.room.limit_bytes
+    fits = {
+        "probably_fits": "probably fits on",
+        "unsure": "is too close to say on",
+        "probably_out_of_memory": "probably does not fit on",
+    }[sum_answer(need, limit)]
+    return (
+        f"{fits} {found.room.name}: the whiteboard's sum is {format_gib(need)} of {format_gib(limit)}, and no step was "
+        f"replayed: {band(need).sentence}"
+    )
+
+
 def step_time(share: float) -> str:
-    """``"+25% step time"``."""
+    """``"+25% step time"``, ``"4.0 times the step time"``."""
+    if share >= 2:
+        return f"{1 + share:.1f} times the step time"
     rounded = round(100 * share)
     return "same step time" if rounded == 0 else f"{rounded:+d}% step time"
 

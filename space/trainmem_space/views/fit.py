@@ -94,7 +94,7 @@ def _about(row: MethodFit, thumb: LessonLimit, curve: str, detail: Detail) -> st
     if model is None:
         parts.append("No model of the catalogue fits.")
     else:
-        peak = size(model.estimate.peak_allocated_bytes)
+        peak = size(model.peak_allocated_bytes)
         tight = f" It is tight: {TIGHT}." if model.tight else ""
         parts.append(
             f"Largest in the catalogue: {escape(model.title)}, {billions(model.parameters)}, {peak}. It peaks at: "
@@ -126,7 +126,7 @@ def _measured(found: Size, detail: Detail) -> str:
         return f"{escape(found.title)}: ran out of memory on {escape(row.machine)}."
     seen = f"{size(row.peak_allocated_bytes)} measured on {escape(row.machine)}"
     # The prediction beside it waits for the settled page: the first one has no time for models off its border.
-    told = f"{size(found.estimate.peak_allocated_bytes)} predicted, " if detail == "exact" else ""
+    told = f"{size(found.peak_allocated_bytes)} predicted, " if detail == "exact" else ""
     return f"{escape(found.title)}: {told}{seen}."
 
 
@@ -142,7 +142,7 @@ def _example(page: WhatFits) -> str:
         where = f' title="{escape(measured.machine)}"' if measured else ""
         rows.append(
             f'<tr class="{"fits" if found.fits else "short"}"><th scope="row">{escape(row.method.title)}</th>'
-            f"<td>{size(found.estimate.peak_allocated_bytes)}</td><td{where}>{seen}</td><td>{fits}</td></tr>"
+            f"<td>{size(found.peak_allocated_bytes)}</td><td{where}>{seen}</td><td>{fits}</td></tr>"
         )
     rule = next(limit for limit in page.lesson if limit.method == "full")
     return (

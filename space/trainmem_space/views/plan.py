@@ -14,6 +14,8 @@ from trainmem_space.charts.text import size
 
 __all__ = ["floor_view", "limits_view", "offers_view", "plans_view"]
 
+_TIGHT = escape(TIGHT).replace("=", "=<wbr>")
+
 
 def plans_view(found: Plans, described: str, detail: str) -> str:
     """What to change first, and what it costs."""
@@ -40,22 +42,27 @@ def _list(found: Plans) -> str:
 
 def _plan(plan: Plan, before_bytes: int) -> str:
     shown = plan_sum(before_bytes, plan)
-    steps = []
+    rows = []
     for step, saved in zip(plan.steps, shown.saved, strict=True):
         price = step.price
         source = f'<small title="{escape(price.source)}">{price.basis}</small>'
-        steps.append(
-            f"<li><b>{escape(_capital(step.name))}</b> saves {_gib(saved)} · "
-            f"{step_time(price.share)} {source} · {mathematics_in_words(step.mathematics)}</li>"
+        rows.append(
+            f"<li><b>{escape(_capital(step.name))}</b>{_gib(f'− {saved}')}"
+            f"<span>{_time(price.share)} {source}</span>"
+            f"<span>{mathematics_in_words(step.mathematics)}</span></li>"
         )
-    total = f"{_gib(shown.before)} becomes {_gib(shown.after)}"
-    if plan.estimate.peak_reserved_bytes is not None:
-        total += f", for which the allocator holds {size(plan.estimate.peak_reserved_bytes)}"
-    if len(steps) > 1:
-        total += f" · together {step_time(plan.step_time_share)}"
-    tight = f" It is tight: {escape(TIGHT)}." if plan.tight else ""
-    apply = anchor(plan.job, "Apply", "tm-apply")
-    return f"<li><ul>{''.join(steps)}</ul><p>{total}.{tight} {apply}</p></li>"
+    holds = f"the allocator holds {size(plan.held_bytes)}" if plan.held_bytes is not None else ""
+    tight = f"<p>Tight: {_TIGHT}.</p>" if plan.tight else ""
+    return (
+        f"<li><ul>{''.join(rows)}"
+        f'<li class="sum"><span>{shown.before} becomes</span>{_gib(shown.after)}'
+        f"<span>{_time(plan.step_time_share)}</span><span>{holds}</span></li></ul>"
+        f"{tight}<p>{anchor(plan.job, 'Apply', 'tm-apply')}</p></li>"
+    )
+
+
+def _time(share: float) -> str:
+    return step_time(share).replace("-", "−")
 
 
 def _gib(text: str) -> str:
@@ -79,7 +86,7 @@ def limits_view(found: Sequence[ConfigurationLimits], detail: str) -> str:
         "exact": "One more does not fit, replayed through the allocator.",
     }[detail]
     return (
-        f'<h2>How far it goes</h2><p class="tm-note">{escape(note)}{f" Tight: {escape(TIGHT)}." if tight else ""}</p>'
+        f'<h2>How far it goes</h2><p class="tm-note">{escape(note)}{f" Tight: {_TIGHT}." if tight else ""}</p>'
         '<table class="tm-table tm-fit-table"><thead><tr><th></th><td>largest micro batch</td><td>longest sequence'
         f"</td></tr></thead><tbody>{rows}</tbody></table>"
     )
