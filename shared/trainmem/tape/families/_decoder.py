@@ -249,6 +249,8 @@ def _sharded(block: Callable[..., Tensor], parameters: Block, hidden: Tensor, *s
     sharding, tape = model.sharding, model.tape
     assert sharding is not None
     group = sharding.order[model.blocks.index(parameters)]
+    if sharding.casts:
+        shared = tuple(_narrowed(tape, each) for each in shared)
     again = tape.recomputing
     if not again:
         sharding.unshard(group)
@@ -257,6 +259,13 @@ def _sharded(block: Callable[..., Tensor], parameters: Block, hidden: Tensor, *s
     if not again:
         sharding.reshard(group)
     return before(tape, out, partial(sharding.before_backward, group))
+
+
+def _narrowed(tape: Tape, given: object) -> object:
+    """MixedPrecisionPolicy.cast_forward_inputs: fp32 tensors among a block's arguments become 16-bit."""
+    if isinstance(given, tuple):
+        return tuple(_narrowed(tape, each) for each in given)
+    return tape.cast(given, 2) if isinstance(given, Tensor) and given.itemsize == 4 else given
 
 
 def _segment(
