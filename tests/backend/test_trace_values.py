@@ -68,6 +68,15 @@ def test_random_and_unwritten_values_are_not_known(session: TraceSession) -> Non
         assert known.of(tensor) is None
 
 
+@pytest.mark.usefixtures("session")
+def test_a_tensor_of_another_size_or_dtype_is_not_what_it_was() -> None:
+    place = torch.zeros(0, dtype=torch.int64, device="cuda")
+    torch.add(torch.arange(3, device="cuda"), 1, out=place)
+    assert place.shape == (3,)
+    assert place.tolist() == [1, 1, 1]
+    assert torch.arange(4, dtype=torch.int32, device="cuda").view(torch.int16).tolist() == [1] * 8
+
+
 def test_copies_go_with_their_tensors(session: TraceSession) -> None:
     known = session.record_mode.answers._exact
     for number in range(2000):

@@ -50,8 +50,10 @@ class KnownValues:
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The tensor's values as a real tensor that shares memory with the copy; None where they are not known."""
-        copy = self._copies.get(tensor.untyped_storage()._cdata)
-        if copy is None or copy.values.dtype is not tensor.dtype:
+        storage = tensor.untyped_storage()
+        copy = self._copies.get(storage._cdata)
+        # another dtype or size: what is there now is no element of what was copied
+        if copy is None or copy.values.dtype is not tensor.dtype or copy.values.nbytes != storage.nbytes():
             return None
         with unset_fake_temporarily():
             return copy.values.as_strided(tensor.shape, tensor.stride(), int(tensor.storage_offset()))
