@@ -7,7 +7,7 @@ import pytest
 from trainmem.fit import METHODS, plans, rent_or_own, room, step_floor, what_fits
 from trainmem.fit.report import limits_of
 from trainmem.fit.words import billions, in_short, step_time
-from trainmem.job import TrainingJob
+from trainmem.job import Lora, TrainingJob
 
 pytest.importorskip("gradio")
 
@@ -71,6 +71,11 @@ def test_one_sentence_tells_the_kinds_apart(page):
     assert re.fullmatch(
         r"Full fine-tuning to [\d.]+B or [\d.]+B, by recipe; LoRA to [\d.]+B; QLoRA to [\d.]+B\.", said
     )
+    small = what_fits(room("rtx-4090"), LIKE)
+    assert re.match(
+        r"Full fine-tuning to [\d.]+B by the smallest recipe, none by the largest; ", in_short(small)
+    )
+    assert "<strong>no Llama 3</strong> tinyllama-1.1b" in page_view(small)
     tiny = what_fits(room("l4", "1GiB"), LIKE, detail="fast")
     assert in_short(tiny).startswith("No full fine-tuning at all")
     assert "Not even the smallest size" in page_view(tiny)
@@ -180,6 +185,13 @@ def test_the_tab_takes_the_calculators_job_and_device():
     assert name == "spark"
     _, name = tab._selected(LESSON.with_(device="m3-ultra").to_json())
     assert "__type__" in name
+
+
+def test_adapters_are_told_with_the_job():
+    adapted = LESSON.with_(model="llama3.2-1b", precision="bf16", lora=Lora(rank=8), base_quantization="nf4")
+    html = tab._job_now(adapted.to_json(), *SETTINGS)
+    assert "LoRA rank 8" in html
+    assert "4-bit" in html or "nf4" in html.lower()
 
 
 def test_until_the_tab_is_opened_nothing_is_worked_out():

@@ -133,7 +133,7 @@ def _named(size: Size | None) -> str:
 
 def _sized(largest: Size | None, beyond: Size | None) -> str:
     if largest is None:
-        return "none of it"
+        return "none"
     if beyond is None:
         return f"all, to {largest.parameters / 1e9:.3g}B"
     return f"{largest.parameters / 1e9:.3g}B, not {beyond.parameters / 1e9:.3g}B"

@@ -139,9 +139,10 @@ def in_short(page: WhatFits) -> str:
             parts.append(f"no {name} at all")
         elif len(sizes) == 1:
             parts.append(f"{name} to {billions(sizes[0])}")
+        elif not sizes[0]:
+            parts.append(f"{name} to {billions(sizes[-1])} by the smallest recipe, none by the largest")
         else:
-            least = billions(sizes[0]) if sizes[0] else "nothing"
-            parts.append(f"{name} to {least} or {billions(sizes[-1])}, by recipe")
+            parts.append(f"{name} to {billions(sizes[0])} or {billions(sizes[-1])}, by recipe")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."
 

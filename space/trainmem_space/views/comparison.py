@@ -20,6 +20,7 @@ _ALWAYS_DRAWN = ("h100-80gb", "spark")
 
 _TEXTBOOK_NOTES = {"spark": ("the textbook sum takes it as 128 GiB, and as 118 GiB after the OS",)}
 _TOLD = ("model", "micro_batch", "sequence_length", "precision", "optimizer", "attention", "checkpointing")
+"""Told of every job, whatever their values; of the others what is not as it is by default."""
 
 
 def comparison_view(session: Session, job: TrainingJob, detail: answers.Detail) -> str:
@@ -67,12 +68,13 @@ def _machine(machine: Device, *, chosen: bool) -> list[CapacityLine]:
 
 
 def described(job: TrainingJob, beside: TrainingJob | None) -> str:
-    """A job in the words of what sets it apart from ``beside``, or of every lever that matters."""
+    """A job in the words of what sets it apart from ``beside``, or of every lever that matters or was moved."""
     form = {lever.field: lever for lever in FORM.values()}
     data = job.to_json()
     data |= {f"sharding.{name}": value for name, value in data["sharding"].items()}
     parts = []
-    names = changed_levers(beside, job) if beside else _TOLD
+    moved = changed_levers(beside or TrainingJob(model=job.model or "any"), job)
+    names = moved if beside else [*_TOLD, *(name for name in moved if name not in (*_TOLD, "device"))]
     for name in names:
         value = data[name]
         if name == "model":

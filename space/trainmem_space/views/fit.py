@@ -57,7 +57,7 @@ def _legend() -> str:
 
 def _row(row: MethodFit, thumb: LessonLimit, curve: str, detail: Detail) -> FrontierRow:
     largest, model = row.curve.largest, row.catalogue.largest
-    label = f"<strong>{billions(largest.parameters) if largest else 'none of it'}</strong>"
+    label = f"<strong>{billions(largest.parameters) if largest else f'no {escape(curve)}'}</strong>"
     if model is not None:
         label += f" {escape(model.title)}{' (tight)' if model.tight else ''}"
     marks = [_mark(found) for found in row.members]
