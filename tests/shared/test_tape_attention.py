@@ -13,6 +13,7 @@ from trainmem.recording import Recording, counters, read_step
 from trainmem.tape import efficient, record
 from trainmem.tape.fully_sharded import managed_order
 from trainmem.tape.hardware import hardware, sdpa_kernel
+from trainmem.tape.structure import Unsupported
 
 _LLAMA = {
     "model_type": "llama",
@@ -120,6 +121,13 @@ def test_one_head_is_in_the_order_of_tokens_already(heads: int, copies: int) -> 
         {"num_attention_heads": heads, "num_key_value_heads": heads}, attention="eager", micro_batch=1
     )
     assert len(_sizes(recording, "contiguous")) == copies * 3
+
+
+def test_gpt2_s_upcast_attention_is_left_to_the_trace() -> None:
+    config = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "reorder_and_upcast_attn": True}
+    _recorded(config)
+    with pytest.raises(Unsupported, match=r"reorder_and_upcast_attn: the tape does not replay"):
+        _recorded(config, attention="eager")
 
 
 def test_fsdp_takes_parameters_children_first() -> None:

@@ -177,6 +177,8 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
     activation = architecture.extra.get("activation")
     if activation is not None and activation not in ACTIVATIONS:
         raise Unsupported(f"activation: the tape does not know {activation}")
+    if architecture.extra.get("upcast_attention") and job.attention == "eager":
+        raise Unsupported("reorder_and_upcast_attn: the tape does not replay GPT-2's eager attention in fp32")
     _check_sharding(job)
     kinds = architecture.layer_kinds
     unit = unit_size(job, architecture)
