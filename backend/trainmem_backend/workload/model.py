@@ -14,7 +14,7 @@ from trainmem.special_floats import untagged
 from trainmem_backend.workload.checkpointing import apply_checkpointing
 from trainmem_backend.workload.quantization import CLASSIFIERS, quantize_base
 
-__all__ = ["build_model", "model_config", "parameter_dtype"]
+__all__ = ["build_model", "model_config", "parameter_dtype", "with_adapters"]
 
 _LABELS = 2
 _FP32_PARAMETERS = ("fp32", "amp_bf16", "amp_fp16", "fsdp_mp_bf16")
@@ -40,7 +40,7 @@ def build_model(job: TrainingJob, config: Mapping[str, Any], device: str) -> tor
     if job.base_quantization != "none":
         quantize_base(model, job.base_quantization, device)
     if job.lora is not None:
-        model = _with_adapters(job, model, device)
+        model = with_adapters(job, model, device)
     apply_checkpointing(model, job)
     model.train()
     return model
@@ -97,7 +97,8 @@ def _fuse_loss(model_type: str) -> None:
     )
 
 
-def _with_adapters(job: TrainingJob, model: torch.nn.Module, device: str) -> torch.nn.Module:
+def with_adapters(job: TrainingJob, model: torch.nn.Module, device: str) -> torch.nn.Module:
+    """The model with low-rank adapters on the layers that the job names, and only those trained."""
     from peft import LoraConfig, get_peft_model
 
     assert job.lora is not None

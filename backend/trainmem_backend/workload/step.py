@@ -13,6 +13,8 @@ import torch
 
 from trainmem.job import TrainingJob
 from trainmem.recording import Phase
+from trainmem.tape.packing import packed_by_block
+from trainmem_backend.workload.lean import bare_model, pack_by_block
 from trainmem_backend.workload.masters import Masters
 from trainmem_backend.workload.model import build_model, model_config
 from trainmem_backend.workload.optimizers import build_optimizer
@@ -76,11 +78,24 @@ class Workload:
 
 
 def build_workload(
-    job: TrainingJob, config: Mapping[str, Any] | None = None, device: str = "cuda"
+    job: TrainingJob,
+    config: Mapping[str, Any] | None = None,
+    device: str = "cuda",
+    *,
+    room_bytes: int | None = None,
 ) -> Workload:
-    """Everything a step needs, on ``device``; ``config`` is the job's own where it is not given."""
-    model = build_model(job, model_config(job) if config is None else config, device)
-    return assemble(job, model, device)
+    """Everything a step needs, on ``device``; ``config`` is the job's own where it is not given.
+
+    A quantised model too large for ``room_bytes``, or for the job's device, is packed block by block.
+    """
+    if config is None:
+        config = model_config(job)
+    if job.base_quantization != "none":
+        bare = bare_model(job, config)
+        parameters = sum(parameter.numel() for parameter in bare.parameters())
+        if packed_by_block(job, parameters, room_bytes):
+            return assemble(job, pack_by_block(job, bare, device), device)
+    return assemble(job, build_model(job, config, device), device)
 
 
 def assemble(job: TrainingJob, model: Any, device: str) -> Workload:

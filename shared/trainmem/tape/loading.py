@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 
 from trainmem.buckets import BUCKETS
-from trainmem.job import BaseQuantization, Lora, TrainingJob
+from trainmem.job import Lora, TrainingJob
 from trainmem.model import Architecture, Buffer, Parameter
 from trainmem.model.lora import adapters
 from trainmem.tape.optimizers import Sink, Trainable
+from trainmem.tape.packing import Packing, packed_by_block
 from trainmem.tape.structure import fully_sharded, quantized_weights, weight_itemsize
 
 __all__ = ["Loaded", "load", "loaded_parameters", "trainables"]
@@ -20,8 +20,6 @@ _WEIGHTS = BUCKETS.index("weights")
 _MASTERS = BUCKETS.index("master_weights")
 _TEMPORARIES = BUCKETS.index("temporaries")
 
-_NF4_BLOCK = 64
-_NF4_NESTED_BLOCK = 256
 ADAPTER_ITEMSIZE = 4
 """PEFT casts 16-bit adapters to fp32 (autocast_adapter_dtype)."""
 
@@ -86,19 +84,27 @@ def load(
 ) -> Loaded:
     """Allocate the model as the harness builds it: created on the device, packed layer by layer, adapted.
 
-    ``empty_cache`` is called before a base is packed.
+    A base too large for the device before it is packed is created and packed block by block. ``empty_cache`` is
+    called before layers are packed.
     """
     itemsize = weight_itemsize(job)
     base = architecture.parameter_count
     numbers: dict[str, int] = {}
     heads = {parameter.name for parameter in architecture.head}
     parameters = loaded_parameters(architecture)
+    packing = Packing(sink, job, architecture, itemsize, numbers, empty_cache)
+    by_block = packed_by_block(job, base)
+    if by_block:
+        packing.pack_blocks()
     for prefix, parameter in parameters:
-        if prefix or parameter.name not in heads:
-            name = prefix + parameter.name
+        name = prefix + parameter.name
+        if name not in numbers and (prefix or parameter.name not in heads):
             numbers[name] = sink.allocate(parameter.numel * itemsize, _WEIGHTS, "parameter", name)
     for buffer in architecture.buffers:
-        if buffer.name.endswith("original_inv_freq"):
+        if by_block:
+            # frequencies are computed on the host
+            sink.allocate(buffer.size_bytes, _WEIGHTS, "buffer", buffer.name)
+        elif buffer.name.endswith("original_inv_freq"):
             sink.allocate(buffer.size_bytes, _WEIGHTS, "buffer", buffer.name)
             sink.free(_frequencies(sink, buffer, _TEMPORARIES))
         elif buffer.name.endswith("inv_freq"):
@@ -115,12 +121,11 @@ def load(
         sink.free(sink.allocate(numel * itemsize, _TEMPORARIES, "head before tying", "lm_head"))
     if fully_sharded(job):
         return _shard(sink, architecture, itemsize, job.sharding.data_parallel, numbers)
-    biases: tuple[tuple[int, int, str], ...] = ()
-    if job.base_quantization != "none":
+    if job.base_quantization != "none" and not by_block:
         empty_cache()
-        biases = _pack(sink, job.base_quantization, architecture, itemsize, numbers)
+        packing.pack(parameters)
     if job.lora is not None:
-        return _adapt(sink, architecture, job, itemsize, base, biases)
+        return _adapt(sink, architecture, job, itemsize, base, packing.biases)
     if job.precision in ("bf16_master", "bf16_master_fp32_grads"):
         for p in trainables(architecture, None, 4):
             sink.allocate(p.size_bytes, _MASTERS, "master weight", p.name)
@@ -171,7 +176,7 @@ def _adapt(
     job: TrainingJob,
     itemsize: int,
     base: int,
-    biases: tuple[tuple[int, int, str], ...],
+    biases: Sequence[tuple[int, int, str]],
 ) -> Loaded:
     """PEFT makes each adapter in the dtype its layer computes with, then all of them fp32.
 
@@ -195,77 +200,4 @@ def _adapt(
             sink.allocate(p.size_bytes, _WEIGHTS, "adapter", p.name)
             sink.free(number)
     trained = sum(p.numel for p in matrices)
-    return Loaded(base + trained, trained, biases)
-
-
-def _pack(
-    sink: Sink,
-    quantization: BaseQuantization,
-    architecture: Architecture,
-    itemsize: int,
-    numbers: dict[str, int],
-) -> tuple[tuple[int, int, str], ...]:
-    """Pack layer after layer, each after the layer it replaces is freed; biases are made anew.
-
-    Answers the biases that 4-bit layers will cast.
-    """
-    packed = quantized_weights(architecture)
-    elements = {prefix + p.name: p.numel for prefix, p in loaded_parameters(architecture)}
-    biases = []
-    first = True
-    for prefix, parameter in loaded_parameters(architecture):
-        if parameter.name not in packed:
-            continue
-        name = prefix + parameter.name
-        bias = name.removesuffix(".weight") + ".bias"
-        sink.free(numbers[name])
-        sink.free(numbers.get(bias, -1))
-        pack_weight(sink, quantization, parameter, itemsize, name, first=first)
-        first = False
-        if bias in numbers:
-            number = sink.allocate(itemsize * elements[bias], _WEIGHTS, "parameter", bias)
-            biases.append((number, elements[bias], bias))
-    return tuple(biases) if quantization == "nf4" and itemsize != 2 else ()
-
-
-def pack_weight(
-    sink: Sink,
-    quantization: BaseQuantization,
-    parameter: Parameter,
-    itemsize: int,
-    name: str,
-    *,
-    first: bool = False,
-) -> None:
-    """Quantise one weight on the device (bitsandbytes 0.50, functional.quantize_4bit and int8 quantisation).
-
-    NF4 with double quantisation keeps half a byte an element, a byte a block of 64, an fp32 scale a block of 256
-    of those, and small tables; int8 a byte an element and an fp32 scale a row, made from an fp16 copy. ``first``:
-    the library makes the table for 8-bit scales and keeps it.
-    """
-    numel = prod(parameter.shape)
-    if quantization == "int8":
-        whole = sink.allocate(2 * numel, _TEMPORARIES, "weight before packing", name)
-        sink.allocate(4 * parameter.shape[0], _WEIGHTS, "8-bit row scales", name)
-        sink.allocate(numel, _WEIGHTS, "8-bit weight", name)
-        sink.free(whole)
-        return
-    whole = sink.allocate(numel * itemsize, _TEMPORARIES, "weight before packing", name)
-    blocks = -(-numel // _NF4_BLOCK)
-    scales = sink.allocate(4 * blocks, _TEMPORARIES, "4-bit scales", name)
-    sink.allocate(-(-numel // 2), _WEIGHTS, "4-bit weight", name)
-    sink.allocate(64, _WEIGHTS, "4-bit code book", name)
-    sizes = sink.allocate(64, _TEMPORARIES, "4-bit code book", name)
-    largest = sink.allocate(4, _TEMPORARIES, "4-bit code book", name)
-    sink.free(sizes)
-    sink.free(largest)
-    sink.allocate(4, _WEIGHTS, "4-bit scale offset", name)
-    centred = sink.allocate(4 * blocks, _TEMPORARIES, "4-bit scales centred", name)
-    if first:
-        sink.allocate(1024, _WEIGHTS, "8-bit code book")
-    sink.allocate(4 * -(-blocks // _NF4_NESTED_BLOCK), _WEIGHTS, "4-bit nested scales", name)
-    sink.allocate(blocks, _WEIGHTS, "4-bit packed scales", name)
-    sink.allocate(1024, _WEIGHTS, "4-bit scale code book", name)
-    sink.free(centred)
-    sink.free(scales)
-    sink.free(whole)
+    return Loaded(base + trained, trained, tuple(biases))

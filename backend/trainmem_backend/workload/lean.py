@@ -3,28 +3,31 @@ packed ones."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from trainmem.job import TrainingJob
-from trainmem_backend.workload import build_model
 from trainmem_backend.workload.checkpointing import apply_checkpointing, blocks_of
-from trainmem_backend.workload.model import _with_adapters
+from trainmem_backend.workload.model import build_model, with_adapters
 from trainmem_backend.workload.quantization import quantize_base
 
-__all__ = ["build_lean"]
+__all__ = ["bare_model", "pack_by_block"]
 
 
-def build_lean(job: TrainingJob, config: dict[str, Any], device: str) -> nn.Module:
-    """The model of `build_model`, with one block unpacked at a time.
+def bare_model(job: TrainingJob, config: Mapping[str, Any]) -> nn.Module:
+    """The job's model on the meta device: shapes without weights, nothing packed, no adapters."""
+    return build_model(job.with_(base_quantization="none", lora=None, checkpointing="none"), config, "meta")
 
-    It is made on the meta device, and each block is given random weights on ``device`` and packed before
-    the next is. What lives afterwards is the same; the most that lived on the way is one block.
+
+def pack_by_block(job: TrainingJob, model: Any, device: str) -> nn.Module:
+    """The model of `build_model` from a `bare_model`, with one block unpacked at a time.
+
+    Each block is given random weights on ``device`` and packed before the next is. What lives afterwards is
+    the same; the most that lived on the way is one block.
     """
-    bare = job.with_(base_quantization="none", lora=None, checkpointing="none")
-    model: Any = build_model(bare, config, "meta")
     for block in blocks_of(model):
         _fill(model, block, device)
         if job.base_quantization == "nf4":
@@ -34,7 +37,7 @@ def build_lean(job: TrainingJob, config: dict[str, Any], device: str) -> nn.Modu
     _fill(model, model, device)
     model.tie_weights()
     if job.lora is not None:
-        model = _with_adapters(job, model, device)
+        model = with_adapters(job, model, device)
     apply_checkpointing(model, job)
     model.train()
     return model  # type: ignore[no-any-return]
