@@ -28,6 +28,7 @@ _CAST = torch.ops.aten._to_copy.default
 _CAST_CACHE, _TEMPORARIES = BUCKET_INDEX["cast_cache"], BUCKET_INDEX["temporaries"]
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _HOST_FAKE_FROM_BYTES = 1 << 20
+_META = torch.device("meta")
 
 
 class RecordMode(TorchDispatchMode):
@@ -110,6 +111,9 @@ class RecordMode(TorchDispatchMode):
         if placement is not None:
             on_device = placement == "device"
         elif not any_tensor:
+            if kwargs.get("device") == _META:
+                with unset_fake_temporarily():
+                    return func(*args, **kwargs)
             on_device = not _takes_tensors(func)
         if func is _ITEM:
             return self.answers.item(args[0])

@@ -218,14 +218,15 @@ class VirtualCuda(TorchFunctionMode):
         options: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
         target = tensor.dtype if dtype is None else dtype
         on_device = self._on_device(tensor)
+        if _is_cuda(device) and (move := getattr(tensor, "move_to_device", None)) is not None:
+            # Weights that are packed by the move, also where they are on the device already.
+            with self:
+                packed: torch.Tensor = move(tensor)
+            return packed
         if device is None or device.type == "meta" or _is_cuda(device) == on_device:
             if device is not None and device.type == "meta":
                 options["device"] = device
             return torch.Tensor.to(tensor, dtype=target, copy=copy, **options)
-        if not on_device and (move := getattr(tensor, "move_to_device", None)) is not None:
-            with self:
-                packed: torch.Tensor = move(tensor)
-            return packed
         with self.placing("host" if on_device else "device"):
             return torch.Tensor.to(tensor, dtype=target, copy=True, **options)
 
