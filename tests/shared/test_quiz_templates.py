@@ -189,7 +189,7 @@ def test_a_named_slip_gets_exactly_its_explanation():
     found = grade(question, "12")
     assert found.slip == "forgot the master copy"
     why = "That leaves out the fp32 master weights that the optimizer updates."
-    assert found.message == f"{why} The answer is 16 B per parameter."
+    assert found.message == f"Wrong. {why} The answer is 16 B per parameter."
 
 
 def test_gb_for_gib_is_told_apart():

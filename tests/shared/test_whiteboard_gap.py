@@ -117,3 +117,26 @@ def test_one_rank_of_fsdp2(ranks, reshard, checkpointing, gib):
         "device": "h200",
     }
     assert board(job).gap.peak_bytes / 2**30 == pytest.approx(gib, rel=0.008)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("base", ["none", "nf4", "int8"])
+@pytest.mark.parametrize("model", ["qwen3-1.7b", "phi3-mini", "pythia-1.4b", "gpt2-774m"])
+def test_adapters_under_autocast_are_explained(model, base, checkpointing):
+    """Frozen weights are not cached, packed ones are not cast, and int8 layers keep inputs that no checkpoint drops."""
+    job = {
+        "model": model,
+        "micro_batch": 2,
+        "sequence_length": 512,
+        "lora": {"rank": 16},
+        "base_quantization": base,
+        "checkpointing": checkpointing,
+        "device": "h200",
+    }
+    peak = estimate(TrainingJob.from_json(job)).peak_allocated_bytes
+    assert board(job).gap.peak_bytes == pytest.approx(peak, rel=0.035)
+
+
+def test_gpt2_has_no_layer_that_is_packed():
+    plain = {"model": "gpt2-774m", "lora": {"rank": 16}}
+    assert board({**plain, "base_quantization": "nf4"}).buckets == board(plain).buckets

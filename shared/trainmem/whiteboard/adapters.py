@@ -88,13 +88,13 @@ def frozen_base(architecture: Architecture, quantization: BaseQuantization, weig
     """A frozen base of one copy of the model.
 
     Equations: nf4 0.515869 B for each weight of a linear layer (double quantised); int8 1 B, and an fp32
-    scale for each output row; embeddings, norms, biases, stacked experts and the head stay at
-    ``weight_bytes``.
+    scale for each output row; embeddings, norms, biases, stacked experts, the head and GPT-2's Conv1D, which is no
+    linear layer to bitsandbytes, stay at ``weight_bytes``.
     Sources: Dettmers et al. 2023 (QLoRA), section 3; Dettmers et al. 2022 (LLM.int8); bitsandbytes
     functional.py.
     """
     packed = packed_bytes = 0
-    if quantization != "none":
+    if quantization != "none" and architecture.family != "gpt2":
         for kind, copies in Counter(architecture.layer_kinds).items():
             for parameter in architecture.blocks[kind]:
                 if parameter.kind == "linear":

@@ -9,10 +9,10 @@ from trainmem.buckets import Bucket
 from trainmem.device import device
 from trainmem.job import ACTIVATION_DTYPE_BYTES, TrainingJob
 from trainmem.model.architecture import Architecture
-from trainmem.whiteboard.adapters import lora_parameters
+from trainmem.whiteboard.adapters import frozen_base, lora_parameters
 from trainmem.whiteboard.checkpointing import alive_layers
 from trainmem.whiteboard.logits import BYTES_PER_LOGIT
-from trainmem.whiteboard.saved_by_code import saved_beyond_board, scores_beyond_board
+from trainmem.whiteboard.saved_by_code import inputs_of_int8_layers, saved_beyond_board, scores_beyond_board
 from trainmem.whiteboard.sharding import offload_leaves_device, shares
 from trainmem.whiteboard.states import recipe_of
 from trainmem.whiteboard.term import factor, shown
@@ -76,6 +76,15 @@ def _blocks(job: TrainingJob, architecture: Architecture, blocks: int) -> Iterat
         )
 
 
+def _kept_inputs(job: TrainingJob, architecture: Architecture) -> Iterator[GapItem]:
+    inputs = inputs_of_int8_layers(job, architecture, checkpointed=True)
+    if inputs is not None:
+        tokens = job.micro_batch * job.sequence_length
+        numbers = f"{architecture.layers} × {tokens:,} × {inputs.bytes_per_token:,} B"
+        size = architecture.layers * tokens * inputs.bytes_per_token
+        yield _item("activations", inputs.name, numbers, size, inputs.why)
+
+
 def _checkpoints(job: TrainingJob, architecture: Architecture, count: int) -> Iterator[GapItem]:
     if count and job.precision.startswith("amp"):
         b, s, h = job.micro_batch, job.sequence_length, architecture.hidden_size
@@ -91,12 +100,13 @@ def _checkpoints(job: TrainingJob, architecture: Architecture, count: int) -> It
 def _casts(job: TrainingJob, architecture: Architecture, *, whole: bool = True) -> Iterator[GapItem]:
     if not job.precision.startswith("amp"):
         return
+    packed = frozen_base(architecture, job.base_quantization, 4).packed_parameters
     inside = {
         kind: sum(p.numel for p in block if p.kind in ("linear", "bias", "expert"))
         for kind, block in architecture.blocks.items()
     }
-    in_blocks = sum(inside[kind] for kind in architecture.layer_kinds)
-    uncast = architecture.parameter_count - in_blocks - sum(p.numel for p in architecture.head)
+    in_blocks = sum(inside[kind] for kind in architecture.layer_kinds) - packed
+    uncast = architecture.parameter_count - packed - in_blocks - sum(p.numel for p in architecture.head)
     ranks = shares(job.sharding).weights
     if uncast > 0:
         yield _item(
@@ -112,7 +122,9 @@ def _casts(job: TrainingJob, architecture: Architecture, *, whole: bool = True) 
             "checkpointed blocks save no copies",
             f"− {in_blocks:,} × 2 B",
             -2 * in_blocks // ranks,
-            "the cache is cleared when autocast ends, and recomputation makes its copies block by block",
+            "the cache is cleared when autocast ends, and recomputation makes its copies block by block"
+            if job.lora is None
+            else "a frozen weight is not cached, and a checkpointed layer saves nothing",
         )
 
 
@@ -146,6 +158,7 @@ def _only_checkpoints(
 ) -> Iterator[GapItem]:
     alive = alive_layers(job.checkpointing, architecture.layers)
     yield from _checkpoints(job, architecture, alive.checkpoints)
+    yield from _kept_inputs(job, architecture)
     kept = alive.checkpoints * ACTIVATION_DTYPE_BYTES[job.precision]
     kept *= job.micro_batch * job.sequence_length * architecture.hidden_size
     recomputed = buckets["activations"] - kept
@@ -170,7 +183,9 @@ def _loss(job: TrainingJob, architecture: Architecture, buckets: Mapping[Bucket,
         blocks = _only_checkpoints(job, architecture, buckets)
     else:
         blocks = _blocks(job, architecture, alive.whole_layers)
-    return [*_casts(job, architecture), *blocks, *_no_gradients(job, buckets)]
+    # autocast caches the weights that train; a frozen one's copy is alive only where its layer saved it
+    cached = job.lora is None or not alive.checkpoints
+    return [*_casts(job, architecture, whole=cached), *blocks, *_no_gradients(job, buckets)]
 
 
 def _start_of_backward(

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from trainmem.job import TrainingJob
 from trainmem.model.architecture import Architecture
 from trainmem.whiteboard.activations import norms_of_width
-from trainmem.whiteboard.adapters import adapter_inputs
+from trainmem.whiteboard.adapters import adapter_inputs, frozen_base
 
-__all__ = ["Beyond", "saved_beyond_board", "scores_beyond_board"]
+__all__ = ["Beyond", "inputs_of_int8_layers", "saved_beyond_board", "scores_beyond_board"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,43 @@ def _linear_inputs(job: TrainingJob, architecture: Architecture) -> Iterator[Bey
         )
 
 
+def _packed_layers(job: TrainingJob, architecture: Architecture) -> Iterator[Beyond]:
+    if (
+        not job.precision.startswith("amp")
+        or not frozen_base(architecture, job.base_quantization, 4).packed_bytes
+    ):
+        return
+    if not architecture.extra.get("experts"):
+        wide = 3 if architecture.extra.get("gated") else 1
+        yield Beyond(
+            "packed layers answer in fp32",
+            2 * wide * architecture.intermediate_size,
+            "bitsandbytes returns the dtype of the input, and what a norm hands on is fp32 under autocast",
+        )
+
+
+def inputs_of_int8_layers(
+    job: TrainingJob, architecture: Architecture, *, checkpointed: bool = False
+) -> Beyond | None:
+    """What int8 layers hold until their backward, of a ``checkpointed`` block too; None without them.
+
+    Equation: AMP, the fp32 outputs of the block's two norms, 4 x 2 h, and the MLP's, 4 f, where ReLU has not saved
+    that already. Source: bitsandbytes 0.50, MatMul8bitLt, which keeps its input as an attribute and not
+    through ``save_for_backward``, so that a checkpoint's hooks never see it. Leaves out: the dtype of a 16-bit
+    base, mixtures.
+    """
+    packed = frozen_base(architecture, job.base_quantization, 4).packed_bytes
+    if job.base_quantization != "int8" or not packed or not job.precision.startswith("amp"):
+        return None
+    saved = architecture.extra.get("activation") == "relu" and not checkpointed
+    wide = 0 if saved else 4 * architecture.intermediate_size
+    return Beyond(
+        "int8 layers keep their inputs",
+        8 * architecture.hidden_size + wide,
+        "bitsandbytes holds them outside of autograd's saved tensors, where no checkpoint drops them",
+    )
+
+
 def _mlp(job: TrainingJob, architecture: Architecture) -> Iterator[Beyond]:
     f, activation = architecture.intermediate_size, architecture.extra.get("activation")
     if architecture.extra.get("gated"):
@@ -106,13 +143,23 @@ def saved_beyond_board(job: TrainingJob, architecture: Architecture) -> tuple[Be
 
     Equations, n norms of width h: AMP adds 2 n h for the fp32 residual stream, and 2 h for each further
     linear layer that reads the same norm; RMSNorm adds 4 n h (AMP 4 n h for the normalised copy); gelu_new
-    adds 12 f under AMP and fp32, 6 f in bf16; no dropout takes the 2 h of masks away.
+    adds 12 f under AMP and fp32, 6 f in bf16; a packed base under AMP adds 2 f for each tensor that the
+    activation saves, 3 of a gated MLP and 1 of another, and `inputs_of_int8_layers`; no dropout takes the 2 h of
+    masks away.
     Sources: transformers' modeling files and NewGELUActivation; autocast's fp32 list.
     Leaves out: mixture-of-experts routing, soft caps, rotary tables, statistics of norms.
     Known error: with it GPT-2 under AMP saves 84 h (measured slope 83.9) and Llama 3.2 1B 63 h (measured
     63.7).
     """
-    beyond = [*_norms(job, architecture), *_linear_inputs(job, architecture), *_mlp(job, architecture)]
+    beyond = [
+        *_norms(job, architecture),
+        *_linear_inputs(job, architecture),
+        *_packed_layers(job, architecture),
+        *_mlp(job, architecture),
+    ]
+    inputs = inputs_of_int8_layers(job, architecture)
+    if inputs is not None:
+        beyond.append(inputs)
     if _math_kernel(job, architecture):
         wider = (architecture.heads - architecture.kv_heads) * architecture.head_dim
         beyond.append(

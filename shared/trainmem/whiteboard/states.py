@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trainmem.job import Optimizer, Precision, TrainingJob
 from trainmem.model.architecture import Architecture
-from trainmem.whiteboard.adapters import base_terms, lora_parameters
+from trainmem.whiteboard.adapters import base_terms, frozen_base, lora_parameters
 from trainmem.whiteboard.sharding import offload_leaves_device, shares
 from trainmem.whiteboard.term import Term, share_term
 
@@ -157,7 +157,9 @@ def state_terms(job: TrainingJob, architecture: Architecture) -> Iterator[Term]:
         "one gradient a parameter, in its dtype",
     )
     if recipe.cast_bytes:
-        casts, frozen = architecture.parameter_count, job.lora is not None
+        frozen = job.lora is not None
+        # a packed weight is unpacked for its product and never saved
+        casts = frozen_base(architecture, job.base_quantization, recipe.weight_bytes).plain_parameters
         size = recipe.cast_bytes
         yield share_term(
             "cast_cache",
