@@ -193,6 +193,7 @@ def _mixtral(rng: random.Random) -> Config:
         "sliding_window": rng.choice([None, None, None, 32]),
         "num_local_experts": rng.choice([4, 5, 8]),
         "num_experts_per_tok": rng.choice([1, 2]),
+        "router_jitter_noise": _drop(rng),
     }
 
 

@@ -73,7 +73,7 @@ class Architecture:
     - ``position_table``: positions are a learned table; otherwise ``rotary_dim`` of each head is rotated
     - ``sliding_window``: tokens that blocks of a sliding kind attend to
     - ``experts``, ``experts_per_token``, ``moe_intermediate_size``; ``normalized_routing``: the weights of a
-      token's experts are divided by their sum
+      token's experts are divided by their sum; ``router_jitter``: what experts see is multiplied by noise
     - ``attention_soft_cap``, ``logits_soft_cap``: tanh caps; ``attention_sinks``: a learned logit a head
     - ``embedding_scale``: the embedding's output is multiplied by a constant
     - ``embedding_width``: width of the token embedding, where projections lead to the hidden size and back

@@ -28,6 +28,7 @@ _DEFAULTS: dict[str, Any] = {
     "attention_dropout": 0.0,
     "num_experts_per_tok": 2,
     "num_local_experts": 8,
+    "router_jitter_noise": 0.0,
 }
 
 
@@ -62,6 +63,7 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
             "moe_intermediate_size": sizes.intermediate_size,
             # Fixed in the router's code.
             "normalized_routing": True,
+            "router_jitter": config.fraction("router_jitter_noise") > 0,
         },
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trainmem.tape import ops, routing
-from trainmem.tape.core import Tensor
+from trainmem.tape.core import Gradients, Tape, Tensor
 from trainmem.tape.expert_adapters import RouterWeight
 from trainmem.tape.experts import CHOICES, grouped_experts
 from trainmem.tape.families._decoder import rms_norm
@@ -26,7 +28,24 @@ def _router(block: Block, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return logits, values, indices
 
 
+def _jittered(tape: Tape, hidden: Tensor) -> Tensor:
+    """hidden *= noise, in place: the noise is kept for the gradient."""
+    shape, itemsize = hidden.shape, hidden.itemsize
+
+    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        return [tape.alloc(shape, itemsize, "jitter backward")]
+
+    noise = tape.alloc(shape, itemsize, "router jitter")
+    out = hidden.alias()
+    if tape.wants_grad(hidden):
+        out.node, out.requires_grad = tape.node("mul_", [hidden], backward), True
+        tape.save(out.node, noise)
+    return out
+
+
 def _sparse_mlp(block: Block, hidden: Tensor) -> Tensor:
+    if block.model.extra("router_jitter"):
+        hidden = _jittered(block.model.tape, hidden)
     hidden = block.model.tape.view(hidden, hidden.shape)
     _, weights, indices = _router(block, hidden)
     return grouped_experts(block, hidden, indices, weights)
