@@ -145,7 +145,7 @@ def test_ticks_have_no_needless_digits(size_bytes, text):
 @pytest.mark.parametrize(
     ("size_bytes", "text"),
     [
-        (512, "&lt; 0.001 GiB"),
+        (512, "&lt;0.001 GiB"),
         (GIB // 999, "0.001 GiB"),
         (GIB // 16 + 1, "0.063 GiB"),
         (GIB // 4, "0.250 GiB"),

@@ -28,13 +28,11 @@ def size(size_bytes: int | None) -> str:
 
 
 def cell(size_bytes: int | None) -> str:
-    """`size` for a column of GiB, where every figure has that unit: ``"< 0.001 GiB"`` for what is smaller."""
+    """`size` for a column of GiB, where every figure has that unit: ``"<0.001 GiB"`` for what is smaller."""
     if not size_bytes or size_bytes >= GIB // 10:
         return size(size_bytes)
     small = size_bytes < _LEAST_IN_A_COLUMN
-    text = (
-        "< 0.001 GiB" if small else f"{format_gib(size_bytes, digits=2 if size_bytes >= GIB // 100 else 1)}"
-    )
+    text = "<0.001 GiB" if small else f"{format_gib(size_bytes, digits=2 if size_bytes >= GIB // 100 else 1)}"
     return f'<span class="tm-num" title="{size_bytes:,} bytes">{escape(text)}</span>'
 
 
