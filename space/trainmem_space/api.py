@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import gradio as gr
@@ -15,6 +16,9 @@ from trainmem_space import answers
 __all__ = ["answer_the_page_about_it", "estimate", "register"]
 
 
+_log = logging.getLogger(__name__)
+
+
 def estimate(job: dict[str, Any]) -> dict[str, Any]:
     """Peak training memory of one job.
 
@@ -25,6 +29,9 @@ def estimate(job: dict[str, Any]) -> dict[str, Any]:
         return answers.answer(TrainingJob.from_json(job), "exact").to_json()
     except ValueError as error:
         return {"error": str(error)}
+    except Exception:
+        _log.exception("no answer")
+        return {"error": "trainmem failed on this job; please report it"}
 
 
 def register() -> None:

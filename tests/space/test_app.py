@@ -87,6 +87,14 @@ def test_the_api_answers_as_the_command_line_does(app_url):
     assert sum(answer["buckets_at_peak"].values()) == answer["peak_allocated_bytes"]
 
 
+def test_a_fault_of_ours_is_a_line_too(monkeypatch):
+    def broken(*_):
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(api.answers, "answer", broken)
+    assert api.estimate({"model": "gpt2-124m"}) == {"error": "trainmem failed on this job; please report it"}
+
+
 @pytest.mark.parametrize(
     ("job", "said"),
     [

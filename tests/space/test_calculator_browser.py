@@ -311,3 +311,11 @@ def test_two_visitors_do_not_see_each_other(visit):
     other.wait_for_function("() => location.search.includes('micro_batch=2')")
     expect(other.locator("[data-action=unpin]")).to_have_count(0)
     expect(number(one, "micro_batch")).to_have_value("8")
+
+
+def test_on_a_phone_every_figure_is_inside_its_column(visit):
+    page = opened(visit, width=390)
+    wide = (
+        "[...document.querySelectorAll('.tm-cells > span')].filter((c) => c.scrollWidth > c.clientWidth + 1)"
+    )
+    assert page.evaluate(f"{wide}.map((c) => c.textContent)") == []
