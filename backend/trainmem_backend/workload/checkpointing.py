@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
+import textwrap
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -67,19 +71,20 @@ class _Segment:
     """Blocks that run as one under a checkpoint.
 
     The model calls its blocks one by one, each on the last one's result: all but the segment's last note
-    their arguments and pass the input on, and the last runs them all.
+    their arguments and pass the input on, in a tuple where blocks answer one, and the last runs them all.
     """
 
     def __init__(self, blocks: list[torch.nn.Module]) -> None:
         self.forwards = [block.forward for block in blocks]
+        self.beside = tuple_length(type(blocks[0]).forward) - 1
         self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         for position, block in enumerate(blocks):
             last = position == len(blocks) - 1
             block.forward = self._run if last else self._note
 
-    def _note(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def _note(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         self.calls.append((args, kwargs))
-        return hidden_states
+        return hidden_states if self.beside < 0 else (hidden_states, *[None] * self.beside)
 
     def _run(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         calls = [*self.calls, (args, kwargs)]
@@ -91,6 +96,30 @@ class _Segment:
             return hidden
 
         return checkpoint(chain, hidden_states, use_reentrant=False)
+
+
+def tuple_length(forward: Callable[..., Any]) -> int:
+    """How many values a block answers in a tuple, 0 where it answers a tensor.
+
+    Read off its source: transformers annotates most blocks as answering tuples whatever they do.
+    """
+    tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(forward))))
+    tuples = {
+        ast.unparse(target): node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(node.value, ast.Tuple) and isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Return) and node.value is not None:
+            value = node.value
+            if isinstance(value, ast.BinOp):
+                value = value.left
+            value = tuples.get(ast.unparse(value), value)
+            if isinstance(value, ast.Tuple):
+                return len(value.elts)
+    return 0
 
 
 def _checkpoint_segments(model: torch.nn.Module) -> None:
