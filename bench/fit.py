@@ -29,7 +29,7 @@ def page(like, detail):
     for row in what_fits(at, like, detail=detail).rows:
         for size in (row.catalogue.largest, row.example, *row.members):
             if size is not None and (size.measured or size not in row.members):
-                size.estimate.peak_instant
+                size.peak_instant, size.peak_allocated_bytes, size.predicted_bytes
 work = {
     "page": lambda: page(PAGE, "exact"),
     "other": lambda: page(other, "fast"),

@@ -14,7 +14,7 @@ from typing import Any
 
 import trainmem
 from trainmem.device import devices
-from trainmem.fit.borders import borders, models
+from trainmem.fit.borders import Border, borders, models
 from trainmem.fit.family import FAMILIES, ladder
 from trainmem.fit.methods import METHODS
 from trainmem.fit.published import FILE, PAGE, SCHEMA
@@ -34,16 +34,18 @@ def table(name: str) -> dict[str, Any]:
         rows["curves"][curve] = {}
         for method in METHODS:
             found = borders(method, like, at, curve, "exact")
-            rows["curves"][curve][method.key] = list(astuple(found.curve))
-            count = found.models.count
-            rows["models"][method.key] = [
-                names[count - 1] if count else None,
-                found.models.tight,
-                found.models.peak_bytes,
-            ]
+            rows["curves"][curve][method.key] = row(found.curve)
+            count, *rest = row(found.models)
+            rows["models"][method.key] = [names[count - 1] if count else None, *rest]
             if found.example is not None:
-                rows["example"][method.key] = list(astuple(found.example))
+                rows["example"][method.key] = row(found.example)
     return rows
+
+
+def row(border: Border) -> list[Any]:
+    """A border as the file has it."""
+    shown = [] if border.figures is None else [list(astuple(border.figures))]
+    return [border.count, border.tight, *shown]
 
 
 def takes(curve: str, like: TrainingJob) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tools.borders import takes, text_of
 
 from trainmem.device import devices
-from trainmem.fit.borders import borders, example_rung, models
+from trainmem.fit.borders import borders, example_rung, figures, models
 from trainmem.fit.family import DEFAULT_FAMILY, FAMILIES, ladder
 from trainmem.fit.frontier import what_fits
 from trainmem.fit.methods import METHODS
@@ -45,6 +45,10 @@ def test_a_published_border_is_where_the_allocator_puts_it(device, curve, method
     asked(models(like.sequence_length), found.models, like, at)
     if found.example is not None:
         asked((example_rung(),), found.example, like, at)
+        assert found.example.figures == figures(example_rung().job(like), at, "exact")
+    if found.models.count:
+        largest = models(like.sequence_length)[found.models.count - 1]
+        assert found.models.figures == figures(largest.job(like), at, "exact")
 
 
 @pytest.mark.parametrize("device", ["spark", "rtx-4090", "h100-80gb"])

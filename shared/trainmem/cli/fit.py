@@ -117,7 +117,7 @@ def _page(page: WhatFits) -> None:
         size = row.catalogue.largest
         if size is not None:
             peak = format_gib(size.peak_allocated_bytes)
-            print(f"{row.method.title}: {size.title} peaks at {peak}, {size.estimate.peak_instant}")
+            print(f"{row.method.title}: {size.title} peaks at {peak}, {size.peak_instant}")
     measured = _measured(page)
     if measured:
         print()
@@ -161,7 +161,7 @@ def _measured(page: WhatFits) -> list[tuple[str, ...]]:
                 found[f"{size.title} {row.method.key}"] = (
                     size.title,
                     row.method.title,
-                    format_gib(size.peak_allocated_bytes, digits=4),
+                    format_gib(size.predicted_bytes, digits=4),
                     format_gib(size.measured.peak_allocated_bytes, digits=4),
                     f"{size.measured.outcome} on {size.measured.machine}",
                 )

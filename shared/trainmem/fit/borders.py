@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
-from trainmem.estimate import Detail
+from trainmem.buckets import Bucket
+from trainmem.estimate import Detail, Estimate
 from trainmem.fit.bounds import least_bytes
 from trainmem.fit.family import Rung, ladder
 from trainmem.fit.methods import Method
@@ -16,29 +17,48 @@ from trainmem.fit.search import largest, largest_from
 from trainmem.job import JobError, TrainingJob
 from trainmem.model import catalogue, resolve
 
-__all__ = ["EXAMPLE", "Border", "MethodBorders", "borders", "example_rung", "models"]
+__all__ = [
+    "EXAMPLE",
+    "Border",
+    "Figures",
+    "MethodBorders",
+    "binding_bucket",
+    "borders",
+    "example_rung",
+    "figures",
+    "models",
+]
 
 EXAMPLE = "llama2-7b"
 """The 7B that rules of thumb speak of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """What one size needs and what of: through the allocator where that ran it, else the fast peak."""
+
+    peak_bytes: int
+    binding_bucket: Bucket
+    peak_instant: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Border:
     """Among sizes that grow, how many there are up to the largest that fits; 0 where not even the first does.
 
-    ``tight``: the largest fits only as `Outcome.tight` says. ``peak_bytes`` is its `Outcome.peak_bytes`.
+    ``tight``: the largest fits only as `Outcome.tight` says. ``figures`` are the largest's, where they are shown.
     """
 
     count: int
     tight: bool = False
-    peak_bytes: int | None = None
+    figures: Figures | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MethodBorders:
     """One method's borders among the catalogue's `models` and on a family's `ladder`.
 
-    ``example`` is the border of `EXAMPLE` alone, None for adapters.
+    ``example`` is the border of `EXAMPLE` alone, with its figures even where it does not fit; None for adapters.
     """
 
     models: Border
@@ -52,12 +72,28 @@ def borders(method: Method, like: TrainingJob, room: Room, family: str, detail: 
     example = None
     if method.kind == "full":
         example = _border(
-            int(_fits(example_rung(), like, room, detail)), (example_rung(),), like, room, detail
+            (example_rung(),), int(_fits(example_rung(), like, room, detail)), like, room, detail
         )
+        example = replace(example, figures=figures(example_rung().job(like), room, detail))
+    sizes = models(like.sequence_length)
+    largest_model = _among_models(sizes, like, room, detail)
+    if largest_model.count:
+        job = sizes[largest_model.count - 1].job(like)
+        largest_model = replace(largest_model, figures=figures(job, room, detail))
     return MethodBorders(
-        models=_among_models(models(like.sequence_length), like, room, detail),
+        models=largest_model,
         curve=_along_curve(ladder(family), like, room, detail),
         example=example,
+    )
+
+
+def figures(job: TrainingJob, room: Room, detail: Detail) -> Figures:
+    """The figures of one job."""
+    quick = answer(job, "fast")
+    return Figures(
+        peak_bytes=outcome(job, room, detail).peak_bytes or quick.peak_allocated_bytes,
+        binding_bucket=binding_bucket(quick),
+        peak_instant=quick.peak_instant,
     )
 
 
@@ -90,9 +126,14 @@ def _fits(rung: Rung, like: TrainingJob, room: Room, detail: Detail) -> bool:
     return outcome(rung.job(like), room, detail).fits
 
 
-def _border(count: int, rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: Detail) -> Border:
-    found = outcome(rungs[count - 1].job(like), room, detail) if count else None
-    return Border(count=count, tight=found.tight, peak_bytes=found.peak_bytes) if found else Border(count=0)
+def binding_bucket(found: Estimate) -> Bucket:
+    """What takes most of the peak."""
+    buckets = found.buckets_at_peak
+    return max(buckets, key=lambda bucket: buckets[bucket])
+
+
+def _border(rungs: Sequence[Rung], count: int, like: TrainingJob, room: Room, detail: Detail) -> Border:
+    return Border(count=count, tight=count > 0 and outcome(rungs[count - 1].job(like), room, detail).tight)
 
 
 def _among_models(rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: Detail) -> Border:
@@ -100,7 +141,7 @@ def _among_models(rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: 
     count = len(rungs)
     while count and not _fits(rungs[count - 1], like, room, detail):
         count -= 1
-    return _border(count, rungs, like, room, detail)
+    return _border(rungs, count, like, room, detail)
 
 
 def _along_curve(rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: Detail) -> Border:
@@ -123,4 +164,4 @@ def _along_curve(rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: D
         count = largest_from(largest(count, lambda n: bound_fits(n, over)), count, possible)
     if count and detail == "exact":
         count = largest_from(count, count, lambda n: _fits(rungs[n - 1], like, room, detail))
-    return _border(count, rungs, like, room, detail)
+    return _border(rungs, count, like, room, detail)

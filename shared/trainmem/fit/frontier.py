@@ -8,7 +8,15 @@ from typing import Any
 
 from trainmem.buckets import Bucket
 from trainmem.estimate import Detail, Estimate
-from trainmem.fit.borders import Border, MethodBorders, borders, example_rung, models
+from trainmem.fit.borders import (
+    Border,
+    Figures,
+    MethodBorders,
+    binding_bucket,
+    borders,
+    example_rung,
+    models,
+)
 from trainmem.fit.family import DEFAULT_FAMILY, Rung, ladder
 from trainmem.fit.measured import rows_of
 from trainmem.fit.methods import METHODS, Method
@@ -18,7 +26,7 @@ from trainmem.fit.room import Room
 from trainmem.job import TrainingJob
 from trainmem.model import resolve
 from trainmem.recording import without_collections
-from trainmem.results import MeasuredRow
+from trainmem.results import MeasuredRow, predictions
 from trainmem.whiteboard import LessonLimit, lesson_limits
 from trainmem.whiteboard.lesson import SPARK_USABLE_BYTES
 
@@ -29,7 +37,7 @@ __all__ = ["Fit", "MethodFit", "Size", "WhatFits", "what_fits"]
 class Size:
     """One model under one method: whether it fits, what it needs, and what was measured of exactly this step.
 
-    ``name`` is None for a size between models. ``replayed_peak_bytes``: see `Outcome.peak_bytes`.
+    ``name`` is None for a size between models. ``figures`` None: worked out when they are asked for.
     """
 
     name: str | None
@@ -38,17 +46,27 @@ class Size:
     job: TrainingJob
     fits: bool
     tight: bool
-    replayed_peak_bytes: int | None = None
-
-    @property
-    def peak_allocated_bytes(self) -> int:
-        """Through the allocator where it was asked, else the fast peak."""
-        return self.replayed_peak_bytes or self.estimate.peak_allocated_bytes
+    figures: Figures | None = None
 
     @property
     def estimate(self) -> Estimate:
-        """The tape's answer, worked out when it is asked for."""
+        """The tape's fast answer, worked out when it is asked for."""
         return answer(self.job, "fast")
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """See `Figures`."""
+        return self.figures.peak_bytes if self.figures else self.estimate.peak_allocated_bytes
+
+    @property
+    def peak_instant(self) -> str:
+        """When that is."""
+        return self.figures.peak_instant if self.figures else self.estimate.peak_instant
+
+    @property
+    def binding_bucket(self) -> Bucket:
+        """What takes most of the peak."""
+        return self.figures.binding_bucket if self.figures else binding_bucket(self.estimate)
 
     @property
     def measured(self) -> MeasuredRow | None:
@@ -56,10 +74,11 @@ class Size:
         return next(iter(rows_of(self.job)), None)
 
     @property
-    def binding_bucket(self) -> Bucket:
-        """What takes most of the peak."""
-        buckets = self.estimate.buckets_at_peak
-        return max(buckets, key=lambda bucket: buckets[bucket])
+    def predicted_bytes(self) -> int:
+        """What stands beside `measured`: the prediction published with that row, else the peak here."""
+        row = self.measured
+        known = predictions().of_row.get(row.id, {}).get("tape") if row else None
+        return (known.peak_allocated_bytes if known else None) or self.peak_allocated_bytes
 
     def to_json(self) -> dict[str, Any]:
         """For the command line."""
@@ -73,7 +92,7 @@ class Size:
             "engine": self.estimate.engine,
             "peak_allocated_bytes": self.peak_allocated_bytes,
             "binding_bucket": self.binding_bucket,
-            "peak_instant": self.estimate.peak_instant,
+            "peak_instant": self.peak_instant,
             "measured": {
                 "peak_allocated_bytes": row.peak_allocated_bytes,
                 "machine": row.machine,
@@ -205,5 +224,5 @@ def _size(rung: Rung, like: TrainingJob, *, fits: bool, at: Border | None = None
         job=rung.job(like),
         fits=fits,
         tight=at is not None and at.tight,
-        replayed_peak_bytes=at.peak_bytes if at else None,
+        figures=at.figures if at else None,
     )

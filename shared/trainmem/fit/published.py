@@ -12,7 +12,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from trainmem.fit.borders import Border, MethodBorders, models
+from trainmem.buckets import Bucket
+from trainmem.fit.borders import Border, Figures, MethodBorders, models
 from trainmem.fit.family import DEFAULT_FAMILY, family
 from trainmem.fit.methods import METHODS, Method
 from trainmem.fit.room import Room
@@ -45,8 +46,15 @@ def published_borders(method: Method, like: TrainingJob, at: Room, curve: str) -
     )
 
 
-def _border(count: int, tight: bool, peak_bytes: int | None = None) -> Border:
-    return Border(count=count, tight=tight, peak_bytes=peak_bytes)
+def _border(count: int, tight: bool, shown: tuple[int, Bucket, str] | None = None) -> Border:
+    if shown is None:
+        return Border(count=count, tight=tight)
+    peak, bucket, instant = shown
+    return Border(
+        count=count,
+        tight=tight,
+        figures=Figures(peak_bytes=peak, binding_bucket=bucket, peak_instant=instant),
+    )
 
 
 def _recipeless(like: TrainingJob) -> TrainingJob:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from html import escape
 
-from trainmem.estimate import Detail
 from trainmem.fit import EXAMPLE, MethodFit, Size, WhatFits
 from trainmem.fit.family import family
 from trainmem.fit.words import TIGHT, billions, in_short, thumb_sentence
@@ -21,7 +20,7 @@ def page_view(page: WhatFits) -> str:
     like, at = page.like, page.room
     thumbs = {limit.method: limit for limit in page.lesson}
     curve = family(page.family).title
-    rows = [_row(row, thumbs[row.method.kind], curve, page.detail) for row in page.rows]
+    rows = [_row(row, thumbs[row.method.kind], curve) for row in page.rows]
     settled = {"fast": "Reserved memory is still being checked.", "exact": ""}[page.detail]
     return (
         f'<section class="tm-fit" data-detail="{page.detail}">'
@@ -55,7 +54,7 @@ def _legend() -> str:
     return '<p class="tm-fit-legend">' + "".join(f"<span>{key}{text}</span>" for key, text in keys) + "</p>"
 
 
-def _row(row: MethodFit, thumb: LessonLimit, curve: str, detail: Detail) -> FrontierRow:
+def _row(row: MethodFit, thumb: LessonLimit, curve: str) -> FrontierRow:
     largest, model = row.curve.largest, row.catalogue.largest
     label = f"<strong>{billions(largest.parameters) if largest else f'no {escape(curve)}'}</strong>"
     if model is not None:
@@ -72,7 +71,7 @@ def _row(row: MethodFit, thumb: LessonLimit, curve: str, detail: Detail) -> Fron
         beside=model.parameters if model else 0,
         marks=marks,
         thumb=(thumb.low_parameters, thumb.high_parameters),
-        about=_about(row, thumb, curve, detail),
+        about=_about(row, thumb, curve),
     )
 
 
@@ -88,7 +87,7 @@ def _mark(found: Size) -> Mark:
     )
 
 
-def _about(row: MethodFit, thumb: LessonLimit, curve: str, detail: Detail) -> str:
+def _about(row: MethodFit, thumb: LessonLimit, curve: str) -> str:
     parts = []
     model = row.catalogue.largest
     if model is None:
@@ -98,11 +97,11 @@ def _about(row: MethodFit, thumb: LessonLimit, curve: str, detail: Detail) -> st
         tight = f" It is tight: {TIGHT}." if model.tight else ""
         parts.append(
             f"Largest in the catalogue: {escape(model.title)}, {billions(model.parameters)}, {peak}. It peaks at: "
-            f"{escape(model.estimate.peak_instant)}; most of that is {words(model.binding_bucket)}.{tight} "
+            f"{escape(model.peak_instant)}; most of that is {words(model.binding_bucket)}.{tight} "
             f'<a href="{escape(link_to(model.job))}">Open in the Calculator</a>'
         )
     parts.append(_curve(row, curve))
-    parts += [_measured(found, detail) for found in row.members if found.measured]
+    parts += [_measured(found) for found in row.members if found.measured]
     parts.append(f"Rule of thumb: {escape(thumb_sentence(thumb))}.")
     return "".join(f"<p>{part}</p>" for part in parts)
 
@@ -119,15 +118,13 @@ def _curve(row: MethodFit, curve: str) -> str:
     )
 
 
-def _measured(found: Size, detail: Detail) -> str:
+def _measured(found: Size) -> str:
     row = found.measured
     assert row is not None
     if row.peak_allocated_bytes is None:
         return f"{escape(found.title)}: ran out of memory on {escape(row.machine)}."
     seen = f"{size(row.peak_allocated_bytes)} measured on {escape(row.machine)}"
-    # The prediction beside it waits for the settled page: the first one has no time for models off its border.
-    told = f"{size(found.peak_allocated_bytes)} predicted, " if detail == "exact" else ""
-    return f"{escape(found.title)}: {told}{seen}."
+    return f"{escape(found.title)}: {size(found.predicted_bytes)} predicted, {seen}."
 
 
 def _example(page: WhatFits) -> str:
