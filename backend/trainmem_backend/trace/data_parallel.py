@@ -1,7 +1,8 @@
 """`DistributedDataParallel` on a virtual GPU.
 
 PyTorch's reducer is C++ that reads tensors' memory, so a stand-in makes the buffers that it makes: one flat
-bucket of all gradients until the first backward has shown their order, then buckets of 25 MiB in that order
+bucket of all gradients until the first backward has shown their order, then buckets of 25 MiB in that order;
+such buckets in the parameters' reverse order from the start where it looks for unused parameters
 (torch/nn/parallel/distributed.py, torch/csrc/distributed/c10d/reducer.cpp).
 """
 
@@ -33,7 +34,13 @@ class VirtualDataParallel(torch.nn.Module):
     communicating: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def __init__(
-        self, module: torch.nn.Module, *args: Any, bucket_cap_mb: float | None = None, **options: Any
+        self,
+        module: torch.nn.Module,
+        *args: Any,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        static_graph: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__()
         self.module = module
@@ -41,11 +48,15 @@ class VirtualDataParallel(torch.nn.Module):
         self._trained = [p for p in module.parameters() if p.requires_grad]
         self._arrived: list[torch.Tensor] = []
         self._buckets: list[torch.Tensor] = []
-        self._is_rebuilt = False
+        # which gradients come is then found out anew in every step, so their order stays that of the parameters
+        self._is_rebuilt = find_unused_parameters and not static_graph
+        self._may_miss_gradients = find_unused_parameters or static_graph
+        self._ready = 0
         self._hooks = [p.register_post_accumulate_grad_hook(self._arrive) for p in self._trained]
         self._broadcast([*module.parameters(), *module.buffers()])
         if self._trained:
-            self._buckets = [self._flat(self._trained)]
+            first = self._grouped(self._trained)[::-1] if self._is_rebuilt else [self._trained]
+            self._buckets = [self._flat(group) for group in first]
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -73,20 +84,25 @@ class VirtualDataParallel(torch.nn.Module):
                 self._flat(run)
 
     def _arrive(self, parameter: torch.Tensor) -> None:
+        self._ready += 1
         if not self._is_rebuilt and len(self._arrived) < len(self._trained):
             self._arrived.append(parameter)
 
-    def _rebuild(self) -> None:
-        """Buckets in the order in which gradients arrived: a small one first, so that sending starts early."""
-        order = torch.empty(len(self._arrived) + 1, dtype=torch.int32, device=self._arrived[0].device)
-        groups: list[list[torch.Tensor]] = [[]]
+    def _grouped(self, tensors: list[Any]) -> list[list[Any]]:
+        """Tensors of one bucket together: a small one first, so that sending starts early."""
+        groups: list[list[Any]] = [[]]
         limit = _FIRST_BUCKET_BYTES
-        for parameter in self._arrived:
-            groups[-1].append(parameter)
+        for tensor in tensors:
+            groups[-1].append(tensor)
             if sum(map(_bytes, groups[-1])) >= limit:
                 groups.append([])
                 limit = self._limit
-        groups = [group for group in groups if group]
+        return [group for group in groups if group]
+
+    def _rebuild(self) -> None:
+        """Buckets in the order in which gradients arrived."""
+        order = torch.empty(len(self._arrived) + 1, dtype=torch.int32, device=self._arrived[0].device)
+        groups = self._grouped(self._arrived)
         sizes = torch.empty(len(groups), dtype=torch.int32, device=order.device)
         del sizes, order
         self._buckets.clear()
@@ -94,10 +110,26 @@ class VirtualDataParallel(torch.nn.Module):
         self._arrived.clear()
         self._is_rebuilt = True
 
+    def _require_all_gradients(self) -> None:
+        """`Reducer::ensure_prior_reduction_finished`: a parameter without a gradient holds up its bucket."""
+        if 0 < self._ready < len(self._trained) and not self._may_miss_gradients:
+            raise RuntimeError(
+                "Expected to have finished reduction in the prior iteration before starting a new one: "
+                f"{len(self._trained) - self._ready} of {len(self._trained)} parameters had no gradient; "
+                "DistributedDataParallel wants find_unused_parameters=True then"
+            )
+        self._ready = 0
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Gradients of micro batches inside add up and are not sent, which takes no other memory."""
+        return nullcontext()
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Rebuild the buckets once, send the buffers, run the module."""
-        if self._arrived and torch.is_grad_enabled():
-            self._rebuild()
+        if torch.is_grad_enabled():
+            self._require_all_gradients()
+            if self._arrived:
+                self._rebuild()
         if buffers := list(self.module.buffers()):
             self._broadcast(buffers)
         return self.module(*args, **kwargs)
