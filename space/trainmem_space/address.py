@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 from urllib.parse import urlencode
 
 import gradio as gr
@@ -10,7 +11,7 @@ import gradio as gr
 from trainmem.job import JobError, TrainingJob
 from trainmem.permalink import decode, encode
 
-__all__ = ["anchor", "job_of", "link_to", "tab_of"]
+__all__ = ["anchor", "current_job", "job_of", "link_to", "tab_of"]
 
 _OURS = ("tab", "question", "__theme")
 _ADDED_BY_OTHERS = ("utm_", "fbclid", "gclid", "msclkid", "mc_", "ref", "source", "__")
@@ -24,6 +25,15 @@ def job_of(request: gr.Request) -> TrainingJob | None:
         (key, value) for key, value in given if key not in _OURS and not key.startswith(_ADDED_BY_OTHERS)
     ]
     return decode(urlencode(query)) if query else None
+
+
+def current_job(data: dict[str, Any] | None, request: gr.Request, default: TrainingJob) -> TrainingJob:
+    """The Calculator's job from its shared state; before it has one, that of the address, or ``default``.
+
+    Raises `ValueError` for a wrong address: the Calculator has none then, and another tab must not show another
+    job as if it were the one asked for.
+    """
+    return TrainingJob.from_json(data) if data else job_of(request) or default
 
 
 def tab_of(request: gr.Request) -> str | None:

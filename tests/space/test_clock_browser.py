@@ -122,6 +122,19 @@ def test_it_follows_the_calculator_and_says_so_in_the_address(visit):
     assert "micro_batch=2" in page.url
 
 
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("?tab=clock&config=x", "address: config: not a packed config"),
+        ("?tab=clock&model=bert-large&task=sequence_classification", "sequence_length: 1,024 is longer"),
+    ],
+)
+def test_an_address_that_names_no_step_shows_none(visit, query, said):
+    page = visit(query)
+    expect(page.locator("#clock, #clock-job").locator(".tm-error")).to_contain_text(said)
+    expect(page.locator("#clock .tm-clock")).to_have_count(0)
+
+
 def test_three_things_are_said_in_words(visit):
     page = opened(visit)
     expect(page.locator("#clock ol > li")).to_have_count(3)

@@ -8,7 +8,7 @@ import gradio as gr
 
 from trainmem.job import TrainingJob
 from trainmem_space import answers
-from trainmem_space.address import job_of
+from trainmem_space.address import current_job
 from trainmem_space.shell import Shell
 from trainmem_space.tabs.calculator import DEFAULT_JOB
 from trainmem_space.views import view
@@ -54,8 +54,13 @@ def build(shell: Shell) -> None:
     shell.demo.load(_opened, None, [about, clock], **quick)
 
 
-def _turned(data: dict[str, Any] | None, first_step: bool, checkpointing: str) -> list[Any]:
-    job = TrainingJob.from_json(data) if data else DEFAULT_JOB
+def _turned(
+    data: dict[str, Any] | None, first_step: bool, checkpointing: str, request: gr.Request
+) -> list[Any]:
+    try:
+        job = current_job(data, request, DEFAULT_JOB)
+    except ValueError as error:
+        return [error_line(f"address: {error}"), ""]
     try:
         return [_about(job), _clock(job, first_step, checkpointing)]
     except ValueError as error:
@@ -63,11 +68,7 @@ def _turned(data: dict[str, Any] | None, first_step: bool, checkpointing: str) -
 
 
 def _opened(request: gr.Request) -> list[Any]:
-    try:
-        job = job_of(request)
-    except ValueError:
-        job = None
-    return _turned(job.to_json(), False, "as set") if job else [gr.skip(), gr.skip()]
+    return _turned(None, False, "as set", request) if request.query_params else [gr.skip(), gr.skip()]
 
 
 def _clock(job: TrainingJob, first_step: bool, checkpointing: str) -> str:

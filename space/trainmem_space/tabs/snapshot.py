@@ -15,7 +15,6 @@ from typing import Any
 import gradio as gr
 from gradio.utils import get_upload_folder
 
-from trainmem.job import JobError, TrainingJob
 from trainmem.predicted_snapshot import predicted_snapshot
 from trainmem.snapshot.compare import compare
 from trainmem.snapshot.examples import EXAMPLES, example_path
@@ -24,6 +23,7 @@ from trainmem.snapshot.reader import SnapshotRejected
 from trainmem.snapshot.service import Report, report_in_process
 from trainmem.snapshot.summary import Summary, summary_of_estimate
 from trainmem_space import answers
+from trainmem_space.address import current_job
 from trainmem_space.shell import Shell
 from trainmem_space.tabs.calculator import DEFAULT_JOB
 from trainmem_space.views import view
@@ -195,10 +195,10 @@ def _compare(path: str, name: str, current: Any, *, has_sites: bool = True) -> I
             )
 
 
-def _compare_prediction(current: Any, job: Any) -> Iterator[Outputs]:
+def _compare_prediction(current: Any, job: Any, request: gr.Request) -> Iterator[Outputs]:
     """With the predicted step as a snapshot, where it is short enough to be replayed; else with its peak alone."""
     try:
-        wanted = TrainingJob.from_json(job) if job else DEFAULT_JOB
+        wanted = current_job(job, request, DEFAULT_JOB)
         if answers.replayable(wanted):
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "predicted.pickle"
@@ -206,7 +206,7 @@ def _compare_prediction(current: Any, job: Any) -> Iterator[Outputs]:
                 yield from _compare(str(path), "predicted", current, has_sites=False)
             return
         estimate = answers.answer(wanted, "fast").to_json()
-    except (JobError, ValueError) as error:
+    except ValueError as error:
         yield error_line(str(error)), "", gr.skip()
         return
     yield *_compared(summary_of_estimate(estimate, "predicted"), current), gr.skip()
