@@ -26,7 +26,7 @@ MOST_BYTES = 1 << 20
 
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?"
 _HUB_ID = re.compile(rf"{_PART}/{_PART}")
-_PASTE = "paste its config.json instead"
+_GIVE = "give its config.json itself"
 
 
 class HubError(ValueError):
@@ -49,14 +49,14 @@ def fetch_config(model_id: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> 
             f"model: {model_id[:60]!r} is not a Hub id; write owner/name, for example Qwen/Qwen2.5-7B"
         )
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}:
-        raise HubError(f"model: {model_id} was not fetched because HF_HUB_OFFLINE is set; {_PASTE}")
+        raise HubError(f"model: {model_id} was not fetched because HF_HUB_OFFLINE is set; {_GIVE}")
     body = _within(timeout_seconds, model_id, functools.partial(_download, model_id, timeout_seconds))
     try:
         config = json.loads(body)
     except ValueError:
         config = None
     if not isinstance(config, dict):
-        raise HubError(f"model: the config.json of {model_id} is not a JSON object; {_PASTE}")
+        raise HubError(f"model: the config.json of {model_id} is not a JSON object; {_GIVE}")
     return config
 
 
@@ -76,7 +76,7 @@ def _within(timeout_seconds: float, model_id: str, work: Callable[[], bytes]) ->
     thread.start()
     thread.join(timeout_seconds)
     if not outcome:
-        raise HubError(f"model: {HOST} did not answer for {model_id} within {timeout_seconds:g} s; {_PASTE}")
+        raise HubError(f"model: {HOST} did not answer for {model_id} within {timeout_seconds:g} s; {_GIVE}")
     if isinstance(outcome[0], HubError):
         raise outcome[0]
     return outcome[0]
@@ -94,7 +94,7 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         target = urllib.parse.urlsplit(newurl)
         if target.scheme != "https" or target.netloc != HOST:
-            raise HubError(f"model: {HOST} sent its config.json elsewhere, which is not followed; {_PASTE}")
+            raise HubError(f"model: {HOST} sent its config.json elsewhere, which is not followed; {_GIVE}")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -110,10 +110,11 @@ def _download(model_id: str, timeout_seconds: float) -> bytes:
         with error:
             raise HubError(_refusal(model_id, error.code, error.headers.get("X-Error-Code"))) from None
     except (OSError, HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise HubError(f"model: {HOST} cannot be reached from here ({reason}); {_PASTE}") from None
+        cause = getattr(error, "reason", error)
+        reason = getattr(cause, "strerror", None) or cause
+        raise HubError(f"model: {HOST} cannot be reached from here ({reason}); {_GIVE}") from None
     if len(body) > MOST_BYTES:
-        raise HubError(f"model: the config.json of {model_id} is larger than 1 MiB; {_PASTE}")
+        raise HubError(f"model: the config.json of {model_id} is larger than 1 MiB; {_GIVE}")
     return body
 
 
@@ -122,10 +123,10 @@ def _refusal(model_id: str, status: int, code: str | None) -> str:
     # apart.
     if code == "GatedRepo" or status == 403:
         return (
-            f"model: {model_id} is gated, its config.json needs an account that accepted its terms; {_PASTE}"
+            f"model: {model_id} is gated, its config.json needs an account that accepted its terms; {_GIVE}"
         )
     if code == "EntryNotFound":
-        return f"model: {model_id} has no config.json on {HOST}; {_PASTE}"
+        return f"model: {model_id} has no config.json on {HOST}; {_GIVE}"
     if code == "RepoNotFound" or status in {401, 404}:
         return f"model: {model_id} is not a public model on {HOST}; check the spelling of owner/name"
-    return f"model: {HOST} answered {status} for {model_id}; try again, or {_PASTE}"
+    return f"model: {HOST} answered {status} for {model_id}; try again, or {_GIVE}"

@@ -39,6 +39,8 @@ def test_an_estimate_for_a_reader(capsys: pytest.CaptureFixture[str]) -> None:
     assert "44.44 GiB" in out
     assert "start of backward" in out
     assert "Fits on the NVIDIA H200" in out
+    assert "<0.001 GiB" in out
+    assert "0.000 GiB" not in out
 
 
 def test_an_estimate_for_a_program(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,6 +66,7 @@ def test_reads_the_config_once(answer):
         (refused(404, "EntryNotFound"), "has no config.json"),
         (refused(503), "answered 503"),
         (urllib.error.URLError("Name or service not known"), "cannot be reached from here (Name or service"),
+        (urllib.error.URLError(OSError(-2, "Name or service not known")), "from here (Name or service"),
         (TimeoutError("timed out"), "cannot be reached"),
         (b"<html>", "is not a JSON object"),
         (b"[1]", "is not a JSON object"),

@@ -17,7 +17,7 @@ from trainmem.device import device, devices
 from trainmem.estimate import Estimate, estimate
 from trainmem.job import JobError, TrainingJob
 from trainmem.results import error_text
-from trainmem.units import format_gib
+from trainmem.units import GIB, format_gib
 from trainmem.verdict import verdict
 
 __all__ = ["add_parser", "run"]
@@ -131,9 +131,8 @@ def _table(job: TrainingJob, answer: Estimate) -> None:
     for bucket in BUCKETS:
         size = answer.buckets_at_peak.get(bucket, 0)
         if size:
-            print(
-                f"  {bucket:<{width}}  {size / (1 << 30):>9.3f} GiB  {100 * size / answer.peak_allocated_bytes:5.1f}%"
-            )
+            shown = f"{size / GIB:.3f}" if size >= GIB // 2000 else "<0.001"
+            print(f"  {bucket:<{width}}  {shown:>9} GiB  {100 * size / answer.peak_allocated_bytes:5.1f}%")
     print()
     error = error_text(answer.typical_error)
     print(f"engine {answer.engine}; typical error on measured steps like this one {error}")
