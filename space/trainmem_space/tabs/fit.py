@@ -98,8 +98,10 @@ def build(shell: Shell) -> None:
         event = event.then(_job_now, inputs, about, **quick)
         event.then(_page_settled, inputs, page, **quick).then(_job_settled, inputs, about, **quick)
 
-    # Not a Textbox's ``input``: Gradio 6.31 drops its first.
-    moved = [budget.change, *(control.input for control in controls if control is not budget)]
+    # Not a Textbox's ``input``: Gradio 6.31 drops its first. Nor the device's: opening the tab sets it, and the
+    # page that follows may still be asked with the one before.
+    changing = (budget, machine)
+    moved = [control.change if control in changing else control.input for control in controls]
     follow(gr.on(moved, _page_now, inputs, [error, page], **quick))
     selected = shell.tab.select(_selected, shell.job, [job, machine], **quick)
     follow(selected.then(_page_now, inputs, [error, page], **quick))
