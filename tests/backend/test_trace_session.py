@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import logging
 import sys
 import threading
@@ -102,6 +103,7 @@ def runs_as_ever() -> None:
 @pytest.fixture
 def unchanged() -> Iterator[None]:
     """Whatever the test does, the process and the next trace are as before it."""
+    gc.freeze()
     usual = peak()
     before = what_is_patched()
     yield
@@ -109,6 +111,7 @@ def unchanged() -> Iterator[None]:
     assert {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} == set()
     runs_as_ever()
     assert peak() == usual
+    gc.unfreeze()
 
 
 def model_on_gpu() -> Any:

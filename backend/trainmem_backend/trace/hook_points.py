@@ -20,6 +20,7 @@ _HOOK_POINTS = (
     "torch._C:_dispatch_get_all_op_names",
     "torch._C:_dispatch_has_kernel_for_dispatch_key",
     "torch._C:_ExcludeDispatchKeyGuard",
+    "torch._C:_AutoDispatchBelowAutograd",
     "torch._C:DispatchKey.AutocastCPU",
     "torch._C:DispatchKeySet",
     "torch._C:_DisableTorchDispatch",
