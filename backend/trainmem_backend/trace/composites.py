@@ -1,4 +1,4 @@
-"""Composite ops that take another path on CUDA: attention and dropout."""
+"""Composite ops that take another path on CUDA: attention, dropout and RMS normalisation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,39 @@ __all__ = ["cuda_composites"]
 aten = torch.ops.aten
 
 
+class _FusedRmsNorm(torch.autograd.Function):
+    """`_fused_rms_norm` and its gradient as CUDA's autograd has them; on the CPU the op is a composite."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        normalized_shape: list[int],
+        weight: torch.Tensor | None,
+        eps: float | None,
+    ) -> torch.Tensor:
+        """Keeps the input, the weight and the reciprocal root mean square of every row."""
+        with torch._C._AutoDispatchBelowAutograd():
+            result, scale = aten._fused_rms_norm(tensor, normalized_shape, weight, eps)
+        ctx.save_for_backward(tensor, weight, scale)
+        ctx.normalized_shape = normalized_shape
+        normalized: torch.Tensor = result
+        return normalized
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        """Of the input and the weight."""
+        tensor, weight, scale = ctx.saved_tensors
+        needed = [ctx.needs_input_grad[0], weight is not None and ctx.needs_input_grad[2]]
+        of_tensor, of_weight = aten._fused_rms_norm_backward(
+            gradients[0], tensor, ctx.normalized_shape, scale, weight, needed
+        )
+        return of_tensor, None, of_weight, None
+
+
 @contextlib.contextmanager
 def cuda_composites(record_mode: RecordMode) -> Iterator[None]:
-    """Inside, `scaled_dot_product_attention` and `dropout` become the ops that CUDA runs."""
+    """Inside, `scaled_dot_product_attention`, `dropout` and `rms_norm` become the ops that CUDA runs."""
 
     traits = record_mode.traits
 
@@ -57,6 +87,22 @@ def cuda_composites(record_mode: RecordMode) -> Iterator[None]:
             return result
         return tensor * torch.zeros_like(tensor)
 
+    def rms_norm(
+        tensor: torch.Tensor,
+        normalized_shape: list[int],
+        weight: torch.Tensor | None = None,
+        eps: float | None = None,
+    ) -> torch.Tensor:
+        """at::rms_norm: one fused kernel, unless the weight has another dtype (rms_norm_symint in layer_norm.cpp)."""
+        if weight is None or weight.dtype == tensor.dtype:
+            result: torch.Tensor = _FusedRmsNorm.apply(tensor, normalized_shape, weight, eps)  # type: ignore[no-untyped-call]
+            return result
+        dims = tuple(range(tensor.dim() - len(normalized_shape), tensor.dim()))
+        wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+        smallest = torch.finfo(wide.dtype).eps if eps is None else eps
+        scale = torch.rsqrt(wide.pow(2).mean(dims, keepdim=True).add_(smallest))
+        return wide.mul(scale).mul(weight).type_as(tensor)
+
     library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
@@ -64,6 +110,7 @@ def cuda_composites(record_mode: RecordMode) -> Iterator[None]:
             for key in ("AutogradCPU", "CPU"):
                 library.impl("scaled_dot_product_attention", attention, key)
                 library.impl("dropout", dropout, key)
+                library.impl("rms_norm", rms_norm, key)
         yield
     finally:
         library._destroy()

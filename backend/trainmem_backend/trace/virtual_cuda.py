@@ -56,7 +56,8 @@ class VirtualCuda(TorchFunctionMode):
         super().__init__()
         self.record_mode = record_mode
         self.recorder = record_mode.recorder
-        factories = set(_device_constructors())
+        # `torch.device` as a context leaves `normal` where it is: on the host unless told otherwise.
+        factories = {*_device_constructors(), torch.normal}
         self._handlers: dict[Any, Callable[..., Any]] = {
             torch.Tensor.device.__get__: self._device,
             torch.Tensor.is_cuda.__get__: self._is_cuda,  # type: ignore[attr-defined]

@@ -17,11 +17,12 @@ __all__: list[str] = []
 def _scan(call: KernelCall) -> Any:
     """Another dtype than the input's means a converted copy first (impl_func_cum_ops in ReduceOps.cpp).
 
-    A sum over the only dimension longer than 1 is CUB's (scan_dim in ScanUtils.cuh).
+    One that is not in one piece is copied (expect_contiguous in ScanKernels.cpp). A sum over the only dimension
+    longer than 1 is CUB's (scan_dim in ScanUtils.cuh).
     """
     result = call.outputs(call.result())
     sizes = []
-    if result.dtype != call.args[0].dtype:
+    if result.dtype != call.args[0].dtype or not call.args[0].is_contiguous():
         sizes.append(result.numel() * result.element_size())
     if result.dim() and result.numel() == result.shape[call.args[1]]:
         sizes.append(scan_bytes(result.numel(), result.element_size()))

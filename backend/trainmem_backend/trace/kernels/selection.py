@@ -12,6 +12,8 @@ from trainmem_backend.trace.kernels.registry import KernelCall, rule
 __all__ = ["positions", "replace_masks"]
 
 _COUNT_BYTES = 4
+_SMALLEST_SUM = 4096
+"""Up to here one block adds up 4-byte numbers alone (256 threads, 16 items each; cub::DeviceReduce)."""
 
 
 def positions(call: KernelCall, mask: torch.Tensor, chosen: int | None = None) -> torch.Tensor:
@@ -28,7 +30,7 @@ def positions(call: KernelCall, mask: torch.Tensor, chosen: int | None = None) -
     rows = call.answers.chosen(mask) if chosen is None else chosen
     count = recorder.allocate(_COUNT_BYTES)
     scratch = scan_bytes(mask.numel(), _COUNT_BYTES)
-    recorder.scratch(scratch)
+    recorder.scratch(1 if mask.numel() <= _SMALLEST_SUM else scratch)
     indices = mask.new_empty((mask.dim(), rows), dtype=torch.int64)
     recorder.watch(indices)
     recorder.scratch(scratch)
