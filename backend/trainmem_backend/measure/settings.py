@@ -41,8 +41,8 @@ class Settings:
 
 def workers_ready(overlap: int, cores: int) -> tuple[int, int]:
     """How many workers wait beside those at work, at first and at most: as many as run at once, and
-    where there are cores for it up to eight."""
-    return max(overlap, 1), max(overlap, min(8, cores // 2), 1)
+    where there are cores for it four, then up to eight."""
+    return max(overlap, min(4, cores // 4), 1), max(overlap, min(8, cores // 2), 1)
 
 
 def _torch_version() -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,10 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"script: {args.script.name} is not a file")
     name = device(job.device if job is not None else args.device or "h200").name
     # only here: importing torch and transformers takes seconds, a wrong flag is said at once
+    began = time.perf_counter()
     from trainmem_backend.trace import trace, trace_script, versions
 
+    imported = time.perf_counter()
     with progress_bar("tracing") as progress:
         if job is not None:
             recording = trace(job, steps=args.steps, progress=progress)
@@ -53,16 +56,17 @@ def run(args: argparse.Namespace) -> int:
             recording = trace_script(
                 args.script, args.arguments, device=name, steps=args.steps, progress=progress
             )
+    seconds = {"imports": round(imported - began, 2), "trace": round(time.perf_counter() - imported, 2)}
     result = counters(recording)
     steps = max(mark.step for mark in recording.marks if mark.phase == "optimizer")
     if args.json:
-        print(json.dumps(_as_json(recording, result, steps, versions())))
+        print(json.dumps({**_as_json(recording, result, steps, versions()), "seconds": seconds}))
         return 0
     _report(recording, result, steps, "optimizer" if job is None else job.optimizer)
     print()
     for note in (*recording.warnings, *recording.notes):
         print(f"note: {note}")
-    print(f"traced on {versions()}")
+    print(f"traced on {versions()}, in {seconds['trace']:.1f} s after {seconds['imports']:.1f} s of imports")
     return 0
 
 
