@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmem.job import TrainingJob
+from trainmem.job import Lora, TrainingJob
 from trainmem_backend.measure.bench import Bench
 from trainmem_backend.measure.beside import grouped
 from trainmem_backend.measure.hostmemory import HostMemory, low_free_warning, read_host_memory
@@ -316,3 +316,12 @@ def test_a_progress_line_says_what_was_predicted_what_came_and_what_is_left(caps
     progress.end()
     progress.row(row, 45 * GIB, 7.1)
     assert "1 of 3 done, about 2.0 min left" in capsys.readouterr().err
+
+
+def test_a_worker_imports_what_its_run_needs_and_no_more():
+    job = TrainingJob(model="llama3.2-1b")
+    trials = [Trial(suite="t", label="plain", job=job), Trial(suite="t", label="machine", kind="machine")]
+    assert [trial.libraries for trial in trials] == [(), ()]
+    packed = job.with_(lora=Lora(rank=8), base_quantization="nf4", loss="liger_fused")
+    needed = ("peft", "bitsandbytes", "liger_kernel.transformers")
+    assert Trial(suite="t", label="packed", job=packed).libraries == needed

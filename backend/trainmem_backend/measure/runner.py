@@ -76,13 +76,14 @@ class Runner:
         waiting = [trial for trial in trials if not self._folder.done(trial.key)]
         if not waiting:
             return self._summary
+        libraries = sorted({name for trial in waiting for name in trial.libraries})
         searches = sum(trial.kind == "largest_batch" for trial in waiting)
         crew = Crew(
             self._settings,
             total=len(waiting) - searches + 1,
             note=self._progress.note,
             nvml=self._nvml,
-            worker_command=self._worker_command,
+            worker_command=[*self._worker_command, *(f"--import={name}" for name in libraries)],
             meminfo=self._meminfo,
         )
         attempts = Attempts(crew, self._folder, self._settings, self._predictor, self._progress, self._clock)

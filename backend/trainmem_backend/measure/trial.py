@@ -18,6 +18,8 @@ Pass = Literal["memory", "hooks", "timing"]
 """What a step trial does, each apart from the others: reads the counters at phase boundaries; counts saved
 tensors and sees which kernels ran; takes times with nothing else in the way."""
 
+_MODULES = {"bitsandbytes": "bitsandbytes", "liger": "liger_kernel.transformers"}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
@@ -62,6 +64,12 @@ class Trial:
         if job.loss == "liger_fused":
             found.append("liger")
         return tuple(found)
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """What its step imports beside torch and transformers."""
+        adapters = ("peft",) if self.job is not None and self.job.lora is not None else ()
+        return adapters + tuple(_MODULES[feature] for feature in self.needs)
 
     @property
     def timed(self) -> bool:

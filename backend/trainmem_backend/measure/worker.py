@@ -16,7 +16,7 @@ import queue
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 __all__ = ["Worker", "main"]
@@ -118,14 +118,16 @@ class Worker:
             return None
 
 
-def _import_everything() -> None:
-    """What a trial will need, so that none of it is loaded on the trial's time."""
-    import peft  # noqa: F401
+def _import_everything(libraries: Sequence[str]) -> None:
+    """What a trial will need, so that none of it is loaded on the trial's time.
+
+    ``libraries`` are those that any trial of the run needs: each takes a second, and most runs need none.
+    """
     import torch  # noqa: F401
     import transformers  # noqa: F401
     from transformers import AutoModelForCausalLM  # noqa: F401
 
-    for name in ("bitsandbytes", "liger_kernel.transformers"):
+    for name in libraries:
         try:
             __import__(name)
         except Exception as error:
@@ -144,9 +146,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Measure one trial; started by trainmem measure.")
     parser.add_argument("--results", type=int, required=True, help="file descriptor for the answers")
     parser.add_argument("--pretend-bytes", type=int, help="size of a device to pretend")
+    parser.add_argument(
+        "--import", dest="libraries", action="append", default=[], help="a library, beforehand"
+    )
     parsed = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
-    _import_everything()
+    _import_everything(parsed.libraries)
     from trainmem_backend.measure.device import NoCudaError
 
     with os.fdopen(parsed.results, "w", encoding="utf-8") as out:
