@@ -70,7 +70,7 @@ def build_sharded(job: TrainingJob, device: str, *, real: bool) -> Workload:
         )
         offload = CPUOffloadPolicy() if sharding.offload == "cpu" else OffloadPolicy()
         mesh = init_device_mesh(device, (sharding.data_parallel,))
-        for module in [*blocks_of(model), model]:
+        for module in [*blocks_of(model, "sharding.mode"), model]:
             fully_shard(
                 module,
                 mesh=mesh,

@@ -51,8 +51,11 @@ def kept_ops() -> list[Any]:
     ]
 
 
-def blocks_of(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The model's blocks in order: the longest list of modules that transformers can checkpoint."""
+def blocks_of(model: torch.nn.Module, lever: str = "checkpointing") -> list[torch.nn.Module]:
+    """The model's blocks in order: the longest list of modules that transformers can checkpoint.
+
+    Raises `JobError` naming the ``lever`` that needs them where there is none.
+    """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     stacks = [
@@ -63,7 +66,7 @@ def blocks_of(model: torch.nn.Module) -> list[torch.nn.Module]:
         and all(isinstance(child, GradientCheckpointingLayer) for child in module)
     ]
     if not stacks:
-        raise JobError(f"checkpointing: {type(model).__name__} has no list of blocks to checkpoint")
+        raise JobError(f"{lever}: {type(model).__name__} has no list of blocks to take one by one")
     return max(stacks, key=len)
 
 

@@ -28,7 +28,7 @@ def pack_by_block(job: TrainingJob, model: Any, device: str) -> nn.Module:
     Each block is given random weights on ``device`` and packed before the next is. What lives afterwards is
     the same; the most that lived on the way is one block.
     """
-    for block in blocks_of(model):
+    for block in blocks_of(model, "base_quantization"):
         _fill(model, block, device)
         if job.base_quantization == "nf4":
             _pack(block, device)
