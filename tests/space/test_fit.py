@@ -137,6 +137,34 @@ def test_a_plan_shows_what_it_saves_and_costs():
     assert re.search(r'class="tm-apply" href="\?[^"]*checkpointing=full', html)
 
 
+@pytest.mark.parametrize("machine", ["rtx-4090", "h200"])
+def test_what_the_allocator_may_yet_refuse_is_not_told_as_final(machine):
+    """llama3.1-8b on 2 H100s: 75.3 GiB of tensors, which the allocator cannot hold in 78.5."""
+    job = TrainingJob(model="llama3.1-8b", micro_batch=8, sequence_length=2048).to_json()
+    early = tab._job_now(job, machine, *SETTINGS[1:])
+    plan, _, rest = early.partition("Rent or own")
+    for part in (plan, rest):
+        assert part.count("Reserved memory is still being checked.</span>") == 1
+    assert 'class="tm-apply" href' not in early
+    assert (plan.count('aria-disabled="true"') > 0) == ("<ol" in plan)
+    assert "<td>fits</td>" not in rest
+    assert "<td>too much</td>" in rest
+    settled = tab._job_settled(job, machine, *SETTINGS[1:])
+    assert "still being checked" not in settled
+    assert "aria-disabled" not in settled
+    assert "being checked" not in settled
+    assert settled.count('class="tm-apply" href') == settled.count('class="sum"')
+
+
+def test_what_is_never_replayed_is_final_at_once():
+    deep = {"model_type": "gpt2", "n_layer": 1000, "n_embd": 64, "n_head": 2, "n_positions": 1024}
+    job = TrainingJob(config=deep, micro_batch=1024, sequence_length=1024).to_json()
+    for handler in (tab._job_now, tab._job_settled):
+        html = handler(job, *SETTINGS)
+        assert "still being checked" not in html
+        assert 'class="tm-apply" href' in html
+
+
 def test_a_job_that_fits_has_no_list():
     html = plans_view(plans(LESSON, room("h200"), "fast"), "it", "fast")
     assert "It fits on the H200 (SXM)" in html

@@ -102,7 +102,7 @@ def test_a_wrong_setting_is_one_line_and_the_last_answer_stays(visit, control, v
 
 
 def test_a_plan_is_applied_in_the_calculator(visit):
-    page = opened(visit)
+    page = opened(visit, settled=True)
     first = page.locator("#fit-job .tm-plan > li").first
     expect(first).to_contain_text("Checkpointing")
     expect(first).to_contain_text("identical mathematics")

@@ -15,6 +15,7 @@ from trainmem.units import GIB, format_gib
 from trainmem.whiteboard import LessonLimit
 
 __all__ = [
+    "CHECKING",
     "THUMB",
     "TIGHT",
     "Sum",
@@ -26,6 +27,9 @@ __all__ = [
     "step_time",
     "thumb_sentence",
 ]
+
+CHECKING = "Reserved memory is still being checked."
+"""Beside an answer of the fast peak that the allocator's will follow."""
 
 TIGHT = (
     "it runs, but PyTorch's allocator has to hand cached memory back to the device and ask again, which costs time "

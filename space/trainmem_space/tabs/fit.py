@@ -192,11 +192,13 @@ def _exactly(at: Room, like: TrainingJob, curve: str) -> Any:
 @lru_cache(maxsize=64)
 def _job(at: Room, job: TrainingJob, detail: Detail) -> str:
     job = job.with_(device=at.device.name)
-    detail = detail if replayable(job.with_(accumulation=min(job.accumulation, 2))) else "fast"
+    can_replay = replayable(job.with_(accumulation=min(job.accumulation, 2)))
+    is_checking = can_replay and detail == "fast"
+    detail = detail if can_replay else "fast"
     parts = [
-        plans_view(plans(job, at, detail), described(job, None), detail),
+        plans_view(plans(job, at, detail), described(job, None), detail, is_checking=is_checking),
         floor_view(step_floor(job), measured_fraction(job), at.name),
-        offers_view(rent_or_own(job, detail)),
+        offers_view(rent_or_own(job, detail), is_checking=is_checking),
     ]
     if detail == "exact":
         deep = resolve(job).architecture.layers > _LIMITS_REPLAYED_TO_LAYERS

@@ -6,7 +6,7 @@ from html import escape
 
 from trainmem.fit import EXAMPLE, MethodFit, Size, WhatFits
 from trainmem.fit.family import family
-from trainmem.fit.words import TIGHT, billions, in_short, thumb_sentence
+from trainmem.fit.words import CHECKING, TIGHT, billions, in_short, thumb_sentence
 from trainmem.whiteboard import LessonLimit
 from trainmem_space.address import link_to
 from trainmem_space.charts.frontier import FrontierRow, Mark, frontier
@@ -21,7 +21,7 @@ def page_view(page: WhatFits) -> str:
     thumbs = {limit.method: limit for limit in page.lesson}
     curve = family(page.family).title
     rows = [_row(row, thumbs[row.method.kind], curve) for row in page.rows]
-    settled = {"fast": "Reserved memory is still being checked.", "exact": ""}[page.detail]
+    settled = {"fast": CHECKING, "exact": ""}[page.detail]
     return (
         f'<section class="tm-fit" data-detail="{page.detail}">'
         f'<p class="tm-sentence">On {escape(at.name)}</p><p class="tm-fit-short">{escape(in_short(page))}</p>'

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from trainmem.fit import Fraction, Limit, Plan, Plans, RentOrOwn, StepFloor
+from trainmem.fit import Fraction, Limit, Offer, Plan, Plans, RentOrOwn, StepFloor
 from trainmem.fit.plan import EXPANDABLE
 from trainmem.fit.report import ConfigurationLimits
-from trainmem.fit.words import TIGHT, mathematics_in_words, outcome_sentence, plan_sum, step_time
+from trainmem.fit.words import (
+    CHECKING,
+    TIGHT,
+    mathematics_in_words,
+    outcome_sentence,
+    plan_sum,
+    step_time,
+)
 from trainmem_space.address import anchor
 from trainmem_space.charts.text import size
 
@@ -17,22 +24,29 @@ __all__ = ["floor_view", "limits_view", "offers_view", "plans_view"]
 _TIGHT = escape(TIGHT).replace("=", "=<wbr>")
 
 
-def plans_view(found: Plans, described: str, detail: str) -> str:
-    """What to change first, and what it costs."""
-    said = f'<p class="tm-fit-short">It {escape(outcome_sentence(found))}.</p>'
+def plans_view(found: Plans, described: str, detail: str, *, is_checking: bool = False) -> str:
+    """What to change first, and what it costs.
+
+    ``is_checking``: the allocator's answer is on its way, and may be another: until then no plan can be applied.
+    """
+    said = f'<p class="tm-fit-short">It {escape(outcome_sentence(found))}.{_checking(is_checking)}</p>'
     if not found.fits:
         would = f"<p>It would with {EXPANDABLE}, which costs nothing.</p>" if found.expandable else ""
-        said += f"{would}{_list(found)}"
+        said += f"{would}{_list(found, is_checking)}"
     return (
         f'<section class="tm-fit-job" data-detail="{detail}"><h2>The plan</h2>'
         f'<p class="tm-lead">The Calculator\'s job: {escape(described)}.</p>{said}</section>'
     )
 
 
-def _list(found: Plans) -> str:
+def _checking(is_checking: bool) -> str:
+    return f' <span class="tm-fit-settled">{CHECKING}</span>' if is_checking else ""
+
+
+def _list(found: Plans, is_checking: bool) -> str:
     if not found.plans:
         return "<p>No list of levers makes it fit, on this device or on 64 of it.</p>"
-    plans = "".join(_plan(plan, found.peak_bytes) for plan in found.plans)
+    plans = "".join(_plan(plan, found.peak_bytes, is_checking) for plan in found.plans)
     return (
         '<p class="tm-note">Cheapest first. Savings are of the tensors at the peak. Prices are measured on a '
         "published machine, or computed from arithmetic and bytes over the device's rates: point at one for its source."
@@ -40,7 +54,7 @@ def _list(found: Plans) -> str:
     )
 
 
-def _plan(plan: Plan, before_bytes: int) -> str:
+def _plan(plan: Plan, before_bytes: int, is_checking: bool) -> str:
     shown = plan_sum(before_bytes, plan)
     rows = []
     for step, saved in zip(plan.steps, shown.saved, strict=True):
@@ -53,11 +67,13 @@ def _plan(plan: Plan, before_bytes: int) -> str:
         )
     holds = f"the allocator holds {size(plan.held_bytes)}" if plan.held_bytes is not None else ""
     tight = f"<p>Tight: {_TIGHT}.</p>" if plan.tight else ""
+    held_back = f'<span class="tm-apply" aria-disabled="true" title="{CHECKING}">Apply</span>'
+    apply = held_back if is_checking else anchor(plan.job, "Apply", "tm-apply")
     return (
         f"<li><ul>{''.join(rows)}"
         f'<li class="sum"><span>{shown.before} becomes</span>{_gib(shown.after)}'
         f"<span>{_time(plan.step_time_share)}</span><span>{holds}</span></li></ul>"
-        f"{tight}<p>{anchor(plan.job, 'Apply', 'tm-apply')}</p></li>"
+        f"{tight}<p>{apply}</p></li>"
     )
 
 
@@ -132,13 +148,16 @@ def floor_view(floor: StepFloor, fraction: Fraction | None, name: str) -> str:
     )
 
 
-def offers_view(found: RentOrOwn) -> str:
-    """The same job on rented GPUs, and on the smallest device that runs it alone."""
+def offers_view(found: RentOrOwn, *, is_checking: bool = False) -> str:
+    """The same job on rented GPUs, and on the smallest device that runs it alone; ``is_checking`` as in `plans_view`.
+
+    What the fast peak refuses does not fit whatever the allocator says.
+    """
     alone = found.smallest
     rows = "".join(
         f'<tr class="{"fits" if offer.fits else "short"}"><th scope="row">{offer.count} × '
         f"{escape(offer.room.device.title.removeprefix('NVIDIA '))}</th><td>{size(offer.needed_bytes)}</td>"
-        f"<td>{'tight' if offer.tight else 'fits' if offer.fits else 'too much'}</td>"
+        f"<td>{_fits(offer, is_checking)}</td>"
         f'<td class="tm-num">{offer.floor.seconds:.3g} s</td>'
         f'<td class="tm-num">{offer.tokens_per_second:,.0f}</td></tr>'
         for offer in found.offers
@@ -152,7 +171,14 @@ def offers_view(found: RentOrOwn) -> str:
     if found.changed:
         with_ = "As it is, the job fits no number of rented ones: these are of the job with checkpointing. "
     return (
-        f"<h2>Rent or own</h2><p>{smallest} {with_}On several GPUs it is FSDP2, and each rank needs:</p>"
+        f"<h2>Rent or own</h2><p>{smallest} {with_}On several GPUs it is FSDP2, and each rank needs:"
+        f"{_checking(is_checking)}</p>"
         '<table class="tm-table tm-fit-table"><thead><tr><th></th><td>each needs</td><td></td><td>step at least</td>'
         f"<td>tokens/s at most</td></tr></thead><tbody>{rows}</tbody></table>"
     )
+
+
+def _fits(offer: Offer, is_checking: bool) -> str:
+    if is_checking and offer.fits:
+        return "being checked"
+    return "tight" if offer.tight else "fits" if offer.fits else "too much"
