@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 
+from trainmem.capacity import capacity_report
 from trainmem.job import TrainingJob
 from trainmem.model.resolve import resolve
 from trainmem.permalink import decode
@@ -17,6 +18,7 @@ from trainmem.quiz.draw import Template
 from trainmem.quiz.grade import key_text, skipped, tolerance_text
 from trainmem.quiz.quantity import in_unit, parse, scale_of
 from trainmem.quiz.templates import by_name
+from trainmem.units import parse_bytes
 from trainmem.whiteboard import whiteboard
 
 SEEDS = range(25)
@@ -165,6 +167,24 @@ def test_numbers_change_with_the_seed(template):
 
 def test_timelines_have_charts():
     assert all(t.question(1).chart is not None for t in TEMPLATES if t.topic == "timelines")
+
+
+def test_a_job_dies_in_the_quiz_when_the_capacity_replay_says_so():
+    """One draw for every job and outcome; the size is the one that the question shows."""
+    places = {}
+    for question in questions(by_name("timelines.dies-when")):
+        assert isinstance(question.key, ChoiceKey)
+        places[question.job, question.key.options[question.key.right].text] = question
+    assert len({text for _, text in places}) == 3
+    for (job, text), question in places.items():
+        shown = parse_bytes(question.setting[-1].removeprefix("the device has ").replace(" ", ""))
+        report = capacity_report(job, shown)
+        if report.death is None:
+            assert (report.answer, text) == ("fits", "it does not die")
+        else:
+            assert report.answer == "out_of_memory", question.id
+            assert text == f"in step {report.death.step}, in forward or backward"
+            assert report.death.phase in ("forward", "backward")
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=lambda c: c.name)

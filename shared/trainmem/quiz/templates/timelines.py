@@ -9,6 +9,7 @@ from trainmem.quiz.cases import LARGE, OPTIMIZER_NAMES, PLAIN, PRECISION_NAMES, 
 from trainmem.quiz.chart import Chart, Ribbon, Series
 from trainmem.quiz.draw import Draw, Template, template
 from trainmem.quiz.question import Option, Question, Slip, Step
+from trainmem.quiz.replay import two_steps
 from trainmem.quiz.timeline import curve, stacked, total_line
 from trainmem.units import GIB, format_gib
 
@@ -367,14 +368,32 @@ def batch_line(draw: Draw) -> Question:
 
 @template("timelines.dies-when", _TOPIC, 2)
 def dies_when(draw: Draw) -> Question:
-    """Where two steps cross a limit."""
+    """Where two replayed steps cross a limit, if they do.
+
+    The limits keep clear of what the curve leaves out, cached memory that is not in use and the CUDA context, so
+    that the key is what ``trainmem estimate --capacity`` answers.
+    """
     case = draw.case(
         PLAIN[1:], micro_batch=[4, 8], sequence_length=1024, precision="amp_bf16", optimizer="adamw_fused"
     )
-    found = curve(case, steps=2, first=True)
-    half = len(found.levels) // 2
-    first, second = max(found.totals_bytes[:half]), max(found.totals_bytes[half:])
-    limit = (first + second) / 2
+    steps = two_steps(case.job)
+    limits = {
+        1: 0.95 * steps.first_peak_bytes,
+        2: (steps.first_reserved_bytes + steps.second_peak_bytes) / 2,
+        None: 1.06 * steps.second_reserved_bytes,
+    }
+    # the chain that comes here is about a job whose second step dies
+    dies = draw.choice(list(limits)) if draw.pinned is None else 2
+    limit = limits[dies]
+    first, second = format_gib(steps.first_peak_bytes), format_gib(steps.second_peak_bytes)
+    options = {
+        1: Option("in step 1, in forward or backward", f"Step 1 peaks at {first}, before any moments exist."),
+        2: Option(
+            "in step 2, in forward or backward",
+            f"Step 1 peaks at {first}, step 2 at {second}: Adam's moments now lie underneath.",
+        ),
+        None: Option("it does not die", f"Step 2, the higher one, peaks at {second}."),
+    }
     return draw.options(
         case.job,
         setting=[
@@ -384,29 +403,27 @@ def dies_when(draw: Draw) -> Question:
             f"the device has {format_gib(round(limit))}",
         ],
         prompt="The curve is what the job would need. When does it die?",
-        right=Option(
-            "in step 2, where forward meets backward",
-            "Activations and logits peak there, and Adam's moments now lie underneath.",
-        ),
+        right=options[dies],
         wrong=[
+            *(option for when, option in options.items() if when != dies),
             Option(
-                "in step 1, where forward meets backward",
-                f"Its peak is {format_gib(round(first))}, below the line.",
+                "in optimizer.step() of step 1",
+                "Moments appear there, but activations are gone: step 1 is higher before.",
             ),
-            Option("in optimizer.step() of step 1", "Moments appear there, but activations are gone."),
-            Option("it does not die", f"Step 2 would need {format_gib(round(second))}."),
         ],
         steps=[
-            Step("step 1", f"peak {format_gib(round(first))}"),
-            Step("step 2", f"peak {format_gib(round(second))}"),
+            Step("the device", format_gib(round(limit))),
+            Step("step 1", f"peak {first}, replayed by the tape"),
+            Step("step 2", f"peak {second}"),
             *case.terms("optimizer_state"),
         ],
         mistake="Always run two steps before you believe that a job fits.",
         chart=total_line(
-            found,
+            steps.curve,
             title="Steps 1 and 2",
-            alt="Allocated memory over two steps, in GiB, with a horizontal limit; the second step's "
-            "peak is higher.",
+            alt=f"Allocated memory over two steps, in GiB: step 1 peaks at {first}, step 2 at {second}; "
+            f"a horizontal limit at {format_gib(round(limit))}.",
+            ribbons=[Ribbon(*stretch) for stretch in steps.curve.phases],
             limit=(limit, "the device"),
         ),
     )
