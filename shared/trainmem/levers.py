@@ -23,7 +23,7 @@ class MemoryLever:
     """One change to a job. ``pull`` answers the changed job, or None where it does not apply.
 
     ``name`` is a noun phrase for sentences ("checkpointing every block"). A lever that ``repeats`` can be
-    pulled again on its own answer: a micro batch is halved, ranks are doubled.
+    pulled again on its own answer: a micro batch is halved, ranks are doubled. ``settings`` words such an answer.
     """
 
     key: str
@@ -31,6 +31,11 @@ class MemoryLever:
     mathematics: Mathematics
     pull: Callable[[TrainingJob], TrainingJob | None]
     repeats: bool = False
+    settings: Callable[[TrainingJob], str] | None = None
+
+    def describe(self, pulled: TrainingJob) -> str:
+        """What ``pulled`` was set to, where the name alone leaves open how often the lever was pulled."""
+        return self.settings(pulled) if self.settings is not None else self.name
 
 
 def _fused_attention(job: TrainingJob) -> TrainingJob | None:
@@ -49,6 +54,10 @@ def _halve_micro_batch(job: TrainingJob) -> TrainingJob | None:
     if job.micro_batch == 1 or job.micro_batch % 2 or job.accumulation * 2 > MOST_COUNT:
         return None
     return job.with_(micro_batch=job.micro_batch // 2, accumulation=job.accumulation * 2)
+
+
+def _micro_batches(job: TrainingJob) -> str:
+    return f"micro batch {job.micro_batch} with accumulation {job.accumulation}"
 
 
 def _fused_loss(job: TrainingJob) -> TrainingJob | None:
@@ -128,6 +137,7 @@ LEVERS_BY_COST: tuple[MemoryLever, ...] = (
         mathematics="identical",
         pull=_halve_micro_batch,
         repeats=True,
+        settings=_micro_batches,
     ),
     MemoryLever(key="loss", name="the fused loss", mathematics="identical", pull=_fused_loss),
     MemoryLever(key="checkpointing", name="checkpointing", mathematics="identical", pull=_checkpointing),

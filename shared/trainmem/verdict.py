@@ -133,7 +133,7 @@ def _squeezed(
 def _cheapest(
     job: TrainingJob, answer: Estimate, limit: int, settings: AllocatorSettings | None
 ) -> tuple[str, TrainingJob, str] | None:
-    """The first single lever that makes the job fit: a sentence, the changed job, and the lever's name."""
+    """The first single lever that makes the job fit: a sentence, the changed job, and what was changed."""
     for lever in LEVERS_BY_COST:
         changed = lever.pull(job)
         while changed is not None:
@@ -144,11 +144,12 @@ def _cheapest(
                     better = estimate(changed, answer.engine, "exact", settings=settings)
                 if needed_bytes(better) <= limit:
                     saved = needed_bytes(answer) - needed_bytes(better)
+                    name = lever.describe(changed)
                     sentence = (
-                        f"{lever.name[0].upper()}{lever.name[1:]}: {format_gib(needed_bytes(better))}, fits; "
+                        f"{name[0].upper()}{name[1:]}: {format_gib(needed_bytes(better))}, fits; "
                         f"saves {format_gib(saved)}, {_mathematics(lever.mathematics)}."
                     )
-                    return sentence, changed, lever.name
+                    return sentence, changed, name
             # a smaller micro batch may have to be halved again
             changed = lever.pull(changed) if lever.key == "micro_batch" else None
     return None

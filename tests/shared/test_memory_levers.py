@@ -2,8 +2,11 @@
 
 import pytest
 
+from trainmem.device import device
+from trainmem.estimate import estimate
 from trainmem.job import Lora, Sharding, TrainingJob
 from trainmem.levers import ALL_LEVERS, CLUSTER_LEVERS, LEVERS_BY_COST
+from trainmem.verdict import verdict
 
 JOB = TrainingJob(
     model="gpt2-774m", micro_batch=8, attention="eager", zero_grad="zeros", optimizer="adamw", device="h200"
@@ -86,3 +89,16 @@ def test_a_classifier_has_no_fused_loss_and_no_adapters():
     job = TrainingJob(model="bert-base", task="sequence_classification", micro_batch=8)
     for key in ("loss", "lora", "qlora"):
         assert BY_KEY[key].pull(job) is None
+
+
+@pytest.mark.parametrize(("capacity", "said"), [("rtx-4090", (2, 4)), ("a100-40gb", (4, 2))])
+def test_the_verdict_says_how_far_the_micro_batch_was_halved(capacity, said):
+    job = TrainingJob(model="gpt2-774m", micro_batch=8, optimizer="adamw_fused", device=capacity)
+    found = verdict(job, estimate(job), device(capacity))
+    assert found.cheapest_lever is not None
+    sentence, changed = found.cheapest_lever
+    assert (changed.micro_batch, changed.accumulation) == said
+    words = f"icro batch {said[0]} with accumulation {said[1]}"
+    assert found.sentence.endswith(f"m{words} would fit.")
+    assert sentence.startswith(f"M{words}: ")
+    assert verdict(changed, estimate(changed), device(capacity)).fits
