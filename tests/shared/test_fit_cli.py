@@ -79,7 +79,27 @@ def test_a_job_in_words(capsys):
     assert "largest micro batch" in said
     assert "a step takes at least" in said
     assert "4 x H100 80GB (SXM)" in said
-    assert "the smallest single device in the list that runs it: h100-80gb" in said
+    assert "the smallest single device in the list that runs it as set: h100-80gb" in said
+
+
+def test_of_an_unknown_model_every_word_is_of_the_sums_band(capsys, tmp_path):
+    config = {"model_type": "granite", "hidden_size": 2048, "intermediate_size": 8192}
+    config |= {"num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8}
+    config |= {"vocab_size": 49155, "tie_word_embeddings": True, "max_position_embeddings": 4096}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    job = ["fit", "--model", str(path), "-b", "2", "-s", "2048", "--device"]
+    assert main([*job, "h100-80gb"]) == 0
+    said = capsys.readouterr().out
+    first, *_, one, two, _, _, _, last = said.splitlines()
+    assert "is too close to say on the H100" in first
+    assert "which is too close to say: no step was replayed" in said
+    assert "too close to say" in one
+    assert "probably fits" in two
+    assert last == "the smallest single device in the list that probably runs it as set: h200"
+    assert main([*job, "rtx-4090"]) == 0
+    plans = [line for line in capsys.readouterr().out.splitlines() if line[:2] in ("1.", "2.", "3.")]
+    assert all("too close to say, " in line or "probably fits, " in line for line in plans)
 
 
 @pytest.mark.parametrize(

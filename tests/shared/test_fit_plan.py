@@ -11,7 +11,7 @@ from trainmem.fit.prices import price
 from trainmem.fit.rent import rent_or_own
 from trainmem.fit.room import room
 from trainmem.fit.steps import LEAST_SAVED
-from trainmem.fit.words import outcome_sentence, plan_sum
+from trainmem.fit.words import offer_needs, outcome_sentence, plan_sum, smallest_device
 from trainmem.job import Lora, Sharding, TrainingJob
 from trainmem.levers import ALL_LEVERS
 from trainmem.model.catalogue import find
@@ -304,8 +304,18 @@ def test_a_job_that_fits_nothing_rented_is_asked_about_with_checkpointing():
     assert all(offer.job.checkpointing == "full" for offer in found.offers)
     assert any(offer.fits for offer in found.rented)
     assert "with checkpointing" in found.changed_in_words
+    assert "runs it with checkpointing: " in smallest_device(found, lambda offer: offer.room.device.name)
+    assert "; as set: none" in smallest_device(found, lambda offer: offer.room.device.name)
     for offer in found.rented:
         assert not offer.fits or offer.needed_bytes <= offer.room.limit_bytes
+
+
+def test_where_blocks_do_not_fit_that_is_what_stands_there():
+    job = TrainingJob(model="llama3.1-8b", micro_batch=8, sequence_length=2048)
+    two = rent_or_own(job).rented[1]
+    assert not two.fits
+    assert two.estimate.peak_allocated_bytes < two.room.limit_bytes < two.needed_bytes
+    assert offer_needs(two).endswith("for 75.3 GiB of tensors")
 
 
 def test_an_odd_accumulation_is_not_dealt_out():

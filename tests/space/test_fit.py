@@ -148,7 +148,7 @@ def test_what_the_allocator_may_yet_refuse_is_not_told_as_final(machine):
     assert 'class="tm-apply" href' not in early
     assert (plan.count('aria-disabled="true"') > 0) == ("<ol" in plan)
     assert "<td>fits</td>" not in rest
-    assert "<td>too much</td>" in rest
+    assert "<td>does not fit</td>" in rest
     settled = tab._job_settled(job, machine, *SETTINGS[1:])
     assert "still being checked" not in settled
     assert "aria-disabled" not in settled
@@ -163,6 +163,14 @@ def test_what_is_never_replayed_is_final_at_once():
         html = handler(job, *SETTINGS)
         assert "still being checked" not in html
         assert 'class="tm-apply" href' in html
+
+
+def test_limits_of_an_unknown_model_are_the_sums():
+    config = {"model_type": "granite", "hidden_size": 2048, "num_hidden_layers": 4, "vocab_size": 49155}
+    config |= {"num_attention_heads": 32, "max_position_embeddings": 4096, "intermediate_size": 8192}
+    html = tab._job_settled(TrainingJob(config=config, sequence_length=2048).to_json(), *SETTINGS)
+    assert "One more does not fit, replayed" not in html
+    assert "Where the whiteboard&#x27;s sum reaches the limit" in html
 
 
 def test_a_job_that_fits_has_no_list():
@@ -188,7 +196,7 @@ def test_the_rest_of_a_job():
     offers = offers_view(rent_or_own(LESSON, "fast"))
     for count in (1, 2, 4, 8):
         assert f"{count} × H100 80GB (SXM)" in offers
-    assert "The smallest single device of the list that runs it" in offers
+    assert "The smallest single device in the list that runs it as set: NVIDIA" in offers
 
 
 def test_wrong_settings_change_the_error_line_alone():

@@ -8,7 +8,18 @@ from trainmem.fit import Limit, Plan, Plans, RentOrOwn
 from trainmem.fit.plan import EXPANDABLE
 from trainmem.fit.report import JobFit
 from trainmem.fit.room import Room
-from trainmem.fit.words import TIGHT, mathematics_in_words, outcome_sentence, plan_sum, step_time
+from trainmem.fit.words import (
+    BY_SUM,
+    TIGHT,
+    mathematics_in_words,
+    offer_in_words,
+    offer_needs,
+    outcome_sentence,
+    plan_answer,
+    plan_sum,
+    smallest_device,
+    step_time,
+)
 from trainmem.job import TrainingJob
 from trainmem.units import format_gib
 
@@ -45,16 +56,17 @@ def _plans(found: Plans) -> None:
     print()
     print("What makes it fit, cheapest first; savings are of the tensors at the peak:")
     for number, plan in enumerate(found.plans, 1):
-        _plan(number, plan, found.peak_bytes)
+        _plan(number, plan, found)
 
 
-def _plan(number: int, plan: Plan, before_bytes: int) -> None:
-    shown = plan_sum(before_bytes, plan)
+def _plan(number: int, plan: Plan, found: Plans) -> None:
+    shown = plan_sum(found.peak_bytes, plan)
     less = "".join(f" - {saved.removesuffix(' GiB')}" for saved in shown.saved)
     sums = f"{shown.before.removesuffix(' GiB')}{less} = {shown.after}"
     held = plan.held_bytes
     holds = f" (the allocator holds {format_gib(held)})" if held is not None else ""
-    print(f"{number}. {sums}{holds}, {step_time(plan.step_time_share)}")
+    doubt = plan_answer(found, plan)
+    print(f"{number}. {sums}{holds}, {f'{doubt}, ' if doubt else ''}{step_time(plan.step_time_share)}")
     for step, saved in zip(plan.steps, shown.saved, strict=True):
         print(
             f"   {step.name}: saves {saved}, {step_time(step.price.share)} ({step.price.basis}: "
@@ -72,7 +84,9 @@ def _described(job: TrainingJob) -> str:
 
 
 def _limits(found: JobFit) -> None:
-    print("how far it goes, everything else as it is:")
+    by_sum = found.plans.engine == "whiteboard"
+    doubt = f" ({BY_SUM[0].lower()}{BY_SUM[1:]})" if by_sum else ""
+    print(f"how far it goes, everything else as it is{doubt}:")
     rows = [("configuration", "largest micro batch", "longest sequence")]
     for limits in found.limits:
         rows.append((limits.title, _limit(limits.micro_batch), _limit(limits.sequence_length)))
@@ -109,21 +123,17 @@ def _floor(found: JobFit, at: Room) -> None:
 
 def _offers(found: RentOrOwn) -> None:
     print(f"rent or own{found.changed_in_words}:")
-    rows = [("machine", "each needs", "fits", "step at least", "tokens/s at most")]
+    rows = [("machine", "each needs", "may hold", "", "step at least", "tokens/s at most")]
     rows += [
         (
             f"{offer.count} x {offer.room.device.title.removeprefix('NVIDIA ')}",
-            f"{format_gib(offer.needed_bytes)} of {format_gib(offer.room.limit_bytes)}",
-            "no" if not offer.fits else "tight" if offer.tight else "yes",
+            offer_needs(offer),
+            format_gib(offer.room.limit_bytes),
+            offer_in_words(offer),
             f"{offer.floor.seconds:.3g} s",
             f"{offer.tokens_per_second:,.0f}",
         )
         for offer in found.offers
     ]
     print_table(rows)
-    smallest = found.smallest
-    print(
-        f"the smallest single device in the list that runs it: {smallest.room.device.name}"
-        if smallest
-        else "no single device in the list runs it"
-    )
+    print(smallest_device(found, lambda offer: offer.room.device.name))

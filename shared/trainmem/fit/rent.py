@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainmem.capacity import SumAnswer, sum_answer
 from trainmem.device import devices
 from trainmem.estimate import Detail, Estimate
 from trainmem.fit.floor import StepFloor, step_floor
-from trainmem.fit.outcome import answer, held_bytes, outcome
+from trainmem.fit.outcome import answer, can_fit, held_bytes, outcome
 from trainmem.fit.room import Room, room
 from trainmem.job import JobError, Sharding, TrainingJob
 
@@ -41,6 +42,13 @@ class Offer:
         return self.estimate.peak_allocated_bytes if self.tight else held_bytes(self.estimate)
 
     @property
+    def sum_answer(self) -> SumAnswer | None:
+        """What the whiteboard's sum says of a model that the tape does not know; None of all others."""
+        if self.estimate.engine != "whiteboard":
+            return None
+        return sum_answer(self.needed_bytes, self.room.limit_bytes)
+
+    @property
     def tokens_per_second(self) -> float:
         """At the floor: no more than this."""
         return self.floor.tokens / self.floor.seconds
@@ -52,6 +60,7 @@ class Offer:
             "count": self.count,
             "fits": self.fits,
             "tight": self.tight,
+            "sum_answer": self.sum_answer,
             "held_bytes": held_bytes(self.estimate),
             "needed_bytes": self.needed_bytes,
             "limit_bytes": self.room.limit_bytes,
@@ -65,11 +74,13 @@ class Offer:
 class RentOrOwn:
     """Offers of rented GPUs, and the smallest device of the list that runs the job alone, if any does.
 
-    ``changed``: no number of rented GPUs holds the job as it is, so that these are of the job with checkpointing.
+    ``changed``: no number of rented GPUs holds the job as it is, so that these are of the job with checkpointing;
+    ``smallest_as_set`` is the smallest device without that change.
     """
 
     rented: tuple[Offer, ...]
     smallest: Offer | None
+    smallest_as_set: Offer | None
     changed: bool
 
     @property
@@ -82,13 +93,14 @@ class RentOrOwn:
     @property
     def changed_in_words(self) -> str:
         """To follow a title."""
-        return ", with checkpointing (as it is, it fits none of the rented ones)" if self.changed else ""
+        return ", with checkpointing (as set, it fits none of the rented ones)" if self.changed else ""
 
     def to_json(self) -> dict[str, Any]:
         """For the command line."""
         return {
             "rented": [offer.to_json() for offer in self.rented],
             "smallest_device": self.smallest.to_json() if self.smallest else None,
+            "smallest_device_as_set": self.smallest_as_set.to_json() if self.smallest_as_set else None,
             "with_checkpointing": self.changed,
         }
 
@@ -102,14 +114,17 @@ def rent_or_own(job: TrainingJob, detail: Detail = "exact") -> RentOrOwn:
     alone = job.with_(sharding=Sharding())
     found = _offers(alone, detail)
     if alone.checkpointing != "full" and not any(offer.fits for offer in found.rented):
-        return replace(_offers(alone.with_(checkpointing="full"), detail), changed=True)
+        checkpointed = _offers(alone.with_(checkpointing="full"), detail)
+        return replace(checkpointed, smallest_as_set=found.smallest, changed=True)
     return found
 
 
 def _offers(alone: TrainingJob, detail: Detail) -> RentOrOwn:
+    smallest = _smallest(alone, detail)
     return RentOrOwn(
         rented=tuple(_offer(_dealt(alone, count), room(RENTED), count, detail) for count in COUNTS),
-        smallest=_smallest(alone, detail),
+        smallest=smallest,
+        smallest_as_set=smallest,
         changed=False,
     )
 
@@ -133,7 +148,8 @@ def _offer(job: TrainingJob, at: Room, count: int, detail: Detail) -> Offer:
         room=at,
         count=count,
         job=job,
-        estimate=answer(job, detail if state.fits else "fast"),
+        # Where the tensors alone would fit, what the allocator makes of them is the reason why they do not.
+        estimate=answer(job, detail if can_fit(job, at) else "fast"),
         fits=state.fits,
         tight=state.tight,
         floor=step_floor(job),
@@ -146,7 +162,9 @@ def _smallest(job: TrainingJob, detail: Detail) -> Offer | None:
         try:
             placed = job.with_(device=at.device.name)
             if outcome(placed, at, detail).fits:
-                return _offer(placed, at, 1, detail)
+                offer = _offer(placed, at, 1, detail)
+                if offer.sum_answer in (None, "probably_fits"):
+                    return offer
         except JobError:
             continue
     return None

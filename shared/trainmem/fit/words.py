@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from trainmem.capacity import sum_answer
+from trainmem.capacity import SumAnswer, sum_answer
 from trainmem.fit.frontier import MethodFit, WhatFits
 from trainmem.fit.methods import Kind
 from trainmem.fit.plan import EXPANDABLE, Plan, Plans
+from trainmem.fit.rent import Offer, RentOrOwn
 from trainmem.levers import Mathematics
 from trainmem.results import band
 from trainmem.units import GIB, format_gib
 from trainmem.whiteboard import LessonLimit
 
 __all__ = [
+    "BY_SUM",
     "CHECKING",
     "THUMB",
     "TIGHT",
@@ -22,14 +24,21 @@ __all__ = [
     "billions",
     "in_short",
     "mathematics_in_words",
+    "offer_in_words",
+    "offer_needs",
     "outcome_sentence",
+    "plan_answer",
     "plan_sum",
+    "smallest_device",
     "step_time",
     "thumb_sentence",
 ]
 
 CHECKING = "Reserved memory is still being checked."
 """Beside an answer of the fast peak that the allocator's will follow."""
+
+BY_SUM = "Where the whiteboard's sum reaches the limit, which is too close to say: no step was replayed"
+"""What limits of a model are that the tape does not know."""
 
 TIGHT = (
     "it runs, but PyTorch's allocator has to hand cached memory back to the device and ask again, which costs time "
@@ -47,6 +56,12 @@ def thumb_sentence(limit: LessonLimit) -> str:
     """One method's rule of thumb: ``"about 7B. 118 GiB / 16 B = 7.9B parameters with nothing else; ..."``."""
     return f"{limit.answer}. {limit.substituted} with nothing else in memory; {limit.why}"
 
+
+_SUM_WORDS: dict[SumAnswer, str] = {
+    "probably_fits": "probably fits",
+    "unsure": "is too close to say",
+    "probably_out_of_memory": "probably does not fit",
+}
 
 _NAMES: dict[Kind, str] = {"full": "full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}
 
@@ -109,15 +124,46 @@ def outcome_sentence(found: Plans) -> str:
 def _by_a_sum(found: Plans) -> str:
     """Of a model that the tape does not know: no promise, but the band of the sum's errors."""
     need, limit = found.peak_bytes, found.room.limit_bytes
-    fits = {
-        "probably_fits": "probably fits on",
-        "unsure": "is too close to say on",
-        "probably_out_of_memory": "probably does not fit on",
-    }[sum_answer(need, limit)]
     return (
-        f"{fits} {found.room.name}: the whiteboard's sum is {format_gib(need)} of {format_gib(limit)}, and no step was "
-        f"replayed: {band(need).sentence}"
+        f"{_SUM_WORDS[sum_answer(need, limit)]} on {found.room.name}: the whiteboard's sum is {format_gib(need)} of "
+        f"{format_gib(limit)}, and no step was replayed: {band(need).sentence}"
     )
+
+
+def plan_answer(found: Plans, plan: Plan) -> str:
+    """What is left to doubt of one plan: nothing where it was replayed, else what the sum says."""
+    if found.engine != "whiteboard":
+        return ""
+    return _in_a_cell(sum_answer(plan.peak_bytes, found.room.limit_bytes))
+
+
+def offer_in_words(offer: Offer) -> str:
+    """Whether one offer runs the job."""
+    if offer.sum_answer is not None:
+        return _in_a_cell(offer.sum_answer)
+    return "does not fit" if not offer.fits else "tight" if offer.tight else "fits"
+
+
+def offer_needs(offer: Offer) -> str:
+    """What each rank of an offer needs, and beside it the tensors where those alone would not be refused."""
+    tensors = offer.estimate.peak_allocated_bytes
+    is_refused = not offer.fits and tensors <= offer.room.limit_bytes < offer.needed_bytes
+    return format_gib(offer.needed_bytes) + (f" for {format_gib(tensors)} of tensors" if is_refused else "")
+
+
+def _in_a_cell(found: SumAnswer) -> str:
+    return _SUM_WORDS[found].removeprefix("is ")
+
+
+def smallest_device(found: RentOrOwn, named: Callable[[Offer], str]) -> str:
+    """The smallest single device, and under which settings it runs the job."""
+    settings = "with checkpointing" if found.changed else "as set"
+    alone, plain = found.smallest, found.smallest_as_set
+    if alone is None:
+        return f"no single device in the list runs it{', even' if found.changed else ''} {settings}"
+    runs = "runs" if alone.sum_answer is None else "probably runs"
+    as_set = f"; as set: {named(plain) if plain else 'none'}" if found.changed else ""
+    return f"the smallest single device in the list that {runs} it {settings}: {named(alone)}{as_set}"
 
 
 def step_time(share: float) -> str:

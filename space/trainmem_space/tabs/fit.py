@@ -195,13 +195,14 @@ def _job(at: Room, job: TrainingJob, detail: Detail) -> str:
     can_replay = replayable(job.with_(accumulation=min(job.accumulation, 2)))
     is_checking = can_replay and detail == "fast"
     detail = detail if can_replay else "fast"
+    found = plans(job, at, detail)
     parts = [
-        plans_view(plans(job, at, detail), described(job, None), detail, is_checking=is_checking),
+        plans_view(found, described(job, None), detail, is_checking=is_checking),
         floor_view(step_floor(job), measured_fraction(job), at.name),
         offers_view(rent_or_own(job, detail), is_checking=is_checking),
     ]
     if detail == "exact":
         deep = resolve(job).architecture.layers > _LIMITS_REPLAYED_TO_LAYERS
         how: Detail = "fast" if deep else "exact"
-        parts.insert(1, limits_view(limits_of(job, at, how), how))
+        parts.insert(1, limits_view(limits_of(job, at, how), "sum" if found.engine == "whiteboard" else how))
     return "".join(parts)

@@ -9,11 +9,16 @@ from trainmem.fit import Fraction, Limit, Offer, Plan, Plans, RentOrOwn, StepFlo
 from trainmem.fit.plan import EXPANDABLE
 from trainmem.fit.report import ConfigurationLimits
 from trainmem.fit.words import (
+    BY_SUM,
     CHECKING,
     TIGHT,
     mathematics_in_words,
+    offer_in_words,
+    offer_needs,
     outcome_sentence,
+    plan_answer,
     plan_sum,
+    smallest_device,
     step_time,
 )
 from trainmem_space.address import anchor
@@ -46,7 +51,7 @@ def _checking(is_checking: bool) -> str:
 def _list(found: Plans, is_checking: bool) -> str:
     if not found.plans:
         return "<p>No list of levers makes it fit, on this device or on 64 of it.</p>"
-    plans = "".join(_plan(plan, found.peak_bytes, is_checking) for plan in found.plans)
+    plans = "".join(_plan(plan, found, is_checking) for plan in found.plans)
     return (
         '<p class="tm-note">Cheapest first. Savings are of the tensors at the peak. Prices are measured on a '
         "published machine, or computed from arithmetic and bytes over the device's rates: point at one for its source."
@@ -54,8 +59,8 @@ def _list(found: Plans, is_checking: bool) -> str:
     )
 
 
-def _plan(plan: Plan, before_bytes: int, is_checking: bool) -> str:
-    shown = plan_sum(before_bytes, plan)
+def _plan(plan: Plan, found: Plans, is_checking: bool) -> str:
+    shown = plan_sum(found.peak_bytes, plan)
     rows = []
     for step, saved in zip(plan.steps, shown.saved, strict=True):
         price = step.price
@@ -65,7 +70,11 @@ def _plan(plan: Plan, before_bytes: int, is_checking: bool) -> str:
             f"<span>{_time(price.share)} {source}</span>"
             f"<span>{mathematics_in_words(step.mathematics)}</span></li>"
         )
-    holds = f"the allocator holds {size(plan.held_bytes)}" if plan.held_bytes is not None else ""
+    holds = (
+        f"the allocator holds {size(plan.held_bytes)}"
+        if plan.held_bytes is not None
+        else plan_answer(found, plan)
+    )
     tight = f"<p>Tight: {_TIGHT}.</p>" if plan.tight else ""
     held_back = f'<span class="tm-apply" aria-disabled="true" title="{CHECKING}">Apply</span>'
     apply = held_back if is_checking else anchor(plan.job, "Apply", "tm-apply")
@@ -90,7 +99,10 @@ def _capital(text: str) -> str:
 
 
 def limits_view(found: Sequence[ConfigurationLimits], detail: str) -> str:
-    """The largest micro batch and the longest sequence of each configuration."""
+    """The largest micro batch and the longest sequence of each configuration.
+
+    ``detail`` "sum": of a model that the tape does not know.
+    """
     rows = "".join(
         f'<tr><th scope="row">{escape(_capital(limits.title))}</th><td>{_limit(limits.micro_batch)}</td>'
         f"<td>{_limit(limits.sequence_length)}</td></tr>"
@@ -100,6 +112,7 @@ def limits_view(found: Sequence[ConfigurationLimits], detail: str) -> str:
     note = {
         "fast": "An upper bound: the allocator's reserved memory is left out. `trainmem fit` replays it.",
         "exact": "One more does not fit, replayed through the allocator.",
+        "sum": f"{BY_SUM}.",
     }[detail]
     return (
         f'<h2>How far it goes</h2><p class="tm-note">{escape(note)}{f" Tight: {_TIGHT}." if tight else ""}</p>'
@@ -153,25 +166,20 @@ def offers_view(found: RentOrOwn, *, is_checking: bool = False) -> str:
 
     What the fast peak refuses does not fit whatever the allocator says.
     """
-    alone = found.smallest
     rows = "".join(
         f'<tr class="{"fits" if offer.fits else "short"}"><th scope="row">{offer.count} × '
-        f"{escape(offer.room.device.title.removeprefix('NVIDIA '))}</th><td>{size(offer.needed_bytes)}</td>"
+        f"{escape(offer.room.device.title.removeprefix('NVIDIA '))}</th><td>{offer_needs(offer)}</td>"
         f"<td>{_fits(offer, is_checking)}</td>"
         f'<td class="tm-num">{offer.floor.seconds:.3g} s</td>'
         f'<td class="tm-num">{offer.tokens_per_second:,.0f}</td></tr>'
         for offer in found.offers
     )
-    smallest = (
-        f"The smallest single device of the list that runs it: {escape(alone.room.device.title)}."
-        if alone
-        else "No single device of the list runs it."
-    )
+    smallest = escape(_capital(smallest_device(found, lambda offer: offer.room.device.title)))
     with_ = ""
     if found.changed:
-        with_ = "As it is, the job fits no number of rented ones: these are of the job with checkpointing. "
+        with_ = "As set, the job fits no number of rented ones: these are of the job with checkpointing. "
     return (
-        f"<h2>Rent or own</h2><p>{smallest} {with_}On several GPUs it is FSDP2, and each rank needs:"
+        f"<h2>Rent or own</h2><p>{smallest}. {with_}On several GPUs it is FSDP2, and each rank needs:"
         f"{_checking(is_checking)}</p>"
         '<table class="tm-table tm-fit-table"><thead><tr><th></th><td>each needs</td><td></td><td>step at least</td>'
         f"<td>tokens/s at most</td></tr></thead><tbody>{rows}</tbody></table>"
@@ -181,4 +189,4 @@ def offers_view(found: RentOrOwn, *, is_checking: bool = False) -> str:
 def _fits(offer: Offer, is_checking: bool) -> str:
     if is_checking and offer.fits:
         return "being checked"
-    return "tight" if offer.tight else "fits" if offer.fits else "too much"
+    return offer_in_words(offer)
