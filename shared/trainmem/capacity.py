@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,14 +19,13 @@ from trainmem.instant import describe_instant, short_op
 from trainmem.job import TrainingJob
 from trainmem.recording import Phase, Recording
 from trainmem.results import band
-from trainmem.units import MIB, format_bytes, format_gib, parse_bytes
+from trainmem.units import MIB, format_bytes, format_gib
 
 __all__ = [
     "SCHEMA",
     "CapacityReport",
     "Death",
     "SumAnswer",
-    "answer_capacity",
     "capacity_report",
     "sum_answer",
 ]
@@ -64,6 +61,21 @@ class CapacityReport:
     sentence: str
     warnings: tuple[str, ...] = ()
 
+    @property
+    def fits(self) -> bool:
+        """Whether the job runs as it is set, or probably does."""
+        return self.answer in ("fits", "probably_fits")
+
+    def shortfall(self, needed_bytes: int) -> str | None:
+        """What a step that reserves ``needed_bytes`` with room for all lacks here; None where it dies nowhere."""
+        short = needed_bytes + self.outside_bytes - self.capacity_bytes
+        if self.death is None or short <= 0:
+            return None
+        return (
+            f"It needs {format_gib(needed_bytes)} and {format_gib(self.outside_bytes)} for the CUDA context: "
+            f"short by {format_gib(short)}."
+        )
+
     def to_json(self) -> dict[str, Any]:
         """One object of schema `trainmem.capacity/1`."""
         death = self.death
@@ -98,8 +110,11 @@ def capacity_report(
     *,
     engine: Engine = "tape",
     settings: AllocatorSettings | None = None,
+    recording: Recording | None = None,
 ) -> CapacityReport:
     """Replay three steps of ``job`` on a device of this size, its CUDA context taken from ``job.device``.
+
+    ``recording`` is the engine's, where there is one already.
 
     Where the tape does not know the job, and for the whiteboard, the answer is that of the whiteboard's sum
     and its band of errors. Raises `JobError` where the job cannot be replayed at all.
@@ -112,7 +127,7 @@ def capacity_report(
     if engine == "whiteboard":
         return _from_sum(job, capacity_bytes, spec)
     try:
-        recording = recording_of(job, engine)
+        recording = recording or recording_of(job, engine)
     except NotReplayed:
         return _from_sum(job, capacity_bytes, spec)
     outside = spec.usable_bytes - spec.allocator_limit_bytes
@@ -207,20 +222,3 @@ def _sentence(verdict: CapacityVerdict, death: Death | None) -> str:
     if verdict.answer == "fits_with_expandable_segments":
         return f"Fits in {size} only with {TURN_ON_EXPANDABLE_SEGMENTS}. Without: {death.sentence if death else ''}"
     return f"Does not fit in {size}. {death.sentence if death else ''}"
-
-
-def answer_capacity(
-    job: TrainingJob, size: str, *, engine: Engine, settings: AllocatorSettings | None, as_json: bool
-) -> int:
-    """Print the report for ``--capacity``; 0 when it fits, 1 when it dies or nobody can say."""
-    capacity = parse_bytes(size, field="capacity")
-    report = capacity_report(job, capacity, engine=engine, settings=settings)
-    if as_json:
-        sys.stdout.write(json.dumps(report.to_json()) + "\n")
-    else:
-        lines = [report.sentence]
-        if report.death is not None:
-            lines += ["", report.death.oom.line, report.death.oom.mechanism]
-        lines += [f"note: {warning}" for warning in report.warnings]
-        sys.stdout.write("\n".join(lines) + "\n")
-    return 0 if report.answer in ("fits", "probably_fits") else 1

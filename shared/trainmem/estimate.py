@@ -17,7 +17,7 @@ from trainmem.instant import describe_instant
 from trainmem.job import JobError, TrainingJob
 from trainmem.model import UNKNOWN, Resolved, UnknownFamily, resolve
 from trainmem.recording import Counters, Recording, counters, most_reserved, read_step
-from trainmem.results import typical_error
+from trainmem.results import error_text, typical_error
 from trainmem.tape import Unsupported, fast_figures, record
 from trainmem.timeline import CurvePoint, Instant, Timeline, notices
 from trainmem.timeline import from_recording as timeline_of
@@ -35,6 +35,7 @@ __all__ = [
     "Timeline",
     "estimate",
     "from_recording",
+    "from_trace",
     "notices",
     "recorded",
     "recording_of",
@@ -109,10 +110,10 @@ def estimate(
     that the allocator does not split off, up to 1 MiB each. That is 0.1% to 2% of a peak, and up to 6% where
     tensors of a few MiB are most of it, as in a tiny model with adapters of rank 4,096. "exact" replays it under
     ``settings``. A family or lever that the tape does not know falls back to the whiteboard, with its
-    error band and the command that traces the job exactly among the warnings. Raises `JobError`.
+    error band and the command that traces the job among the warnings. Raises `JobError`.
     """
     if engine == "trace":
-        return _trace(job, settings)
+        return from_trace(job, recording_of(job, engine), settings=settings)
     resolved = resolve(job)
     if engine == "whiteboard":
         return _from_whiteboard(job, resolved)
@@ -137,7 +138,9 @@ def estimate(
 def _who_replays(job: TrainingJob) -> str:
     if untraceable(job) is not None:
         return "Nothing here replays that yet"
-    return f"`{trace_command(job)}` replays the real model and is exact"
+    error = typical_error(job, "trace")
+    off = "" if error >= 1 else f", typically {error_text(error)} off on measured steps"
+    return f"`{trace_command(job)}` replays the real model's code{off}"
 
 
 def _with_warning(answer: Estimate, note: str) -> Estimate:
@@ -159,13 +162,15 @@ def _recorded(job: TrainingJob) -> tuple[Recording, Counters]:
     return recording, counters(recording)
 
 
-def recording_of(job: TrainingJob, engine: Engine = "tape") -> Recording:
-    """Three steps of ``job`` as allocations and frees.
+def recording_of(
+    job: TrainingJob, engine: Engine = "tape", *, progress: Callable[[float], None] | None = None
+) -> Recording:
+    """Three steps of ``job`` as allocations and frees; ``progress`` takes the share of a trace that is done.
 
     Raises `NotReplayed` where the tape does not know the job, `JobError` where nobody can replay it.
     """
     if engine == "trace":
-        return _tracer()(job)
+        return _tracer()(job, progress=progress)
     try:
         if fast_figures(job, resolve(job).architecture).peak_bytes > _MOST_REPLAYED_BYTES:
             raise JobError(f"micro_batch x sequence_length: {_TOO_MUCH}; make them smaller")
@@ -272,7 +277,7 @@ def _from_whiteboard(job: TrainingJob, resolved: Resolved) -> Estimate:
     )
 
 
-def _tracer() -> Callable[[TrainingJob], Recording]:
+def _tracer() -> Callable[..., Recording]:
     try:
         from trainmem_backend.trace import trace
     except ImportError as error:
@@ -282,7 +287,10 @@ def _tracer() -> Callable[[TrainingJob], Recording]:
     return trace
 
 
-def _trace(job: TrainingJob, settings: AllocatorSettings | None) -> Estimate:
+def from_trace(
+    job: TrainingJob, recording: Recording, *, settings: AllocatorSettings | None = None
+) -> Estimate:
+    """The answer of a trace of three steps of ``job``: reserved is the larger under either order of addresses."""
     try:
         resolved: Resolved | None = resolve(job)
     except UnknownFamily:
@@ -290,7 +298,6 @@ def _trace(job: TrainingJob, settings: AllocatorSettings | None) -> Estimate:
     if resolved is not None and resolved.architecture.family == UNKNOWN:
         # The model's own code knows better than a guess from its config.
         resolved = None
-    recording = _tracer()(job)
     result = counters(recording, settings=settings)
     answer = _read(job, recording, result, "trace", resolved)
     reserved = most_reserved(recording, result, STEADY, settings=settings)

@@ -18,14 +18,19 @@ _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
 def predicted_snapshot(
-    job: TrainingJob, engine: Engine = "tape", settings: AllocatorSettings | None = None
+    job: TrainingJob,
+    engine: Engine = "tape",
+    settings: AllocatorSettings | None = None,
+    *,
+    recording: Recording | None = None,
 ) -> bytes:
     """Loading and three steps of ``job`` as ``torch.cuda.memory._dump_snapshot`` would have written them.
 
     An allocation's stack is its op and the module that ran it, blocks that are alike under one name, and outside
-    of it the block itself; its category is its bucket. Raises `JobError` where the job cannot be replayed.
+    of it the block itself; its category is its bucket. ``recording`` is the engine's, where there is one already.
+    Raises `JobError` where the job cannot be replayed.
     """
-    recording = recording_of(job, engine)
+    recording = recording or recording_of(job, engine)
     return write_snapshot(
         recording.events,
         stacks=[_stack(op, module) for op, module in zip(recording.op_of, recording.module_of, strict=True)],

@@ -31,12 +31,12 @@ def untraceable(job: TrainingJob) -> str | None:
     return None
 
 
-def trace_command(job: TrainingJob) -> str:
-    """``trainmem trace`` with the flags that say ``job``; a config is named ``config.json``."""
+def trace_command(job: TrainingJob, config_file: str = _CONFIG_FILE) -> str:
+    """``trainmem trace`` with the flags that say ``job``, whose config is in ``config_file``."""
     plain = TrainingJob(model="any")
     # a config that came with a Hub id was fetched by it, and is fetched again
     named = job.model is not None and (job.config is None or is_hub_id(job.model))
-    words = ["trainmem", "trace", "--model", str(job.model) if named else _CONFIG_FILE]
+    words = ["trainmem", "trace", "--model", str(job.model) if named else config_file]
     for name in ("micro_batch", "sequence_length", "accumulation", *LEVERS, "device"):
         value = getattr(job, name)
         if value != getattr(plain, name):

@@ -14,7 +14,7 @@ from trainmem.levers import LEVERS_BY_COST
 from trainmem.results import band
 from trainmem.units import format_gib
 
-__all__ = ["Verdict", "verdict"]
+__all__ = ["Verdict", "needed_bytes", "verdict"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

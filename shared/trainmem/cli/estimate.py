@@ -6,19 +6,28 @@ import argparse
 import json
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trainmem.allocator import AllocatorSettings
 from trainmem.buckets import BUCKETS
-from trainmem.capacity import sum_answer
-from trainmem.cli.jobs import add_job_arguments, flags_of, job_from_arguments, jobs_from_file
+from trainmem.capacity import CapacityReport, capacity_report, sum_answer
+from trainmem.cli.bar import progress_bar
+from trainmem.cli.jobs import (
+    add_job_arguments,
+    flags_of,
+    job_from_arguments,
+    jobs_from_file,
+    with_the_file,
+)
 from trainmem.device import device, devices
-from trainmem.estimate import Estimate, estimate
+from trainmem.estimate import Estimate, NotReplayed, estimate, from_trace, recording_of
 from trainmem.job import JobError, TrainingJob
+from trainmem.recording import Recording
 from trainmem.results import error_text
-from trainmem.units import GIB, format_gib
-from trainmem.verdict import verdict
+from trainmem.units import GIB, format_gib, parse_bytes
+from trainmem.verdict import needed_bytes, verdict
 
 __all__ = ["add_parser", "run"]
 
@@ -55,24 +64,53 @@ def run(args: argparse.Namespace) -> int:
     if args.jobs:
         return _many(args, settings)
     job = job_from_arguments(args)
-    if args.capacity:
-        from trainmem.capacity import answer_capacity
-
-        status = answer_capacity(job, args.capacity, engine=args.engine, settings=settings, as_json=args.json)
-        if status and not args.json:
-            print(f"\n{_plan_line(args)} --budget {shlex.quote(args.capacity)}`")
-        return status
-    if args.snapshot:
-        _save_snapshot(job, args, settings)
     known = device(job.device)
-    answer = estimate(job, args.engine, args.detail, settings=settings)
+    capacity = parse_bytes(args.capacity, field="capacity") if args.capacity else None
+    try:
+        recording = _traced(job) if args.engine == "trace" else None
+        if capacity is not None:
+            report = capacity_report(
+                job, capacity, engine=args.engine, settings=settings, recording=recording
+            )
+            if args.json:
+                print(json.dumps(report.to_json()))
+                return 0 if report.fits else 1
+        if args.snapshot:
+            _save_snapshot(job, args, settings, recording)
+        if recording is not None:
+            answer = from_trace(job, recording, settings=settings)
+        else:
+            answer = estimate(job, args.engine, args.detail, settings=settings)
+    except NotReplayed as error:
+        raise NotReplayed(with_the_file(str(error), job, args)) from error
+    answer = replace(answer, warnings=tuple(with_the_file(text, job, args) for text in answer.warnings))
     if args.json:
         print(json.dumps(_with_verdict(job, answer, settings)))
         return 0
     _table(job, answer)
+    print()
+    if capacity is not None:
+        _print_capacity(report, answer)
+        if not report.fits:
+            print(f"\n{_plan_line(args)} --budget {shlex.quote(args.capacity)}`")
+        return 0 if report.fits else 1
     if _verdicts(job, answer, known.name, settings) is False:
         print(f"{_plan_line(args)}`")
     return 0
+
+
+def _traced(job: TrainingJob) -> Recording:
+    with progress_bar("tracing") as progress:
+        return recording_of(job, "trace", progress=progress)
+
+
+def _print_capacity(report: CapacityReport, answer: Estimate) -> None:
+    print(report.sentence)
+    short = report.shortfall(needed_bytes(answer))
+    if short is not None:
+        print(short)
+    if report.death is not None:
+        print(f"\n{report.death.oom.line}\n{report.death.oom.mechanism}")
 
 
 def _plan_line(args: argparse.Namespace) -> str:
@@ -87,10 +125,15 @@ def _with_verdict(job: TrainingJob, answer: Estimate, settings: AllocatorSetting
     return {**answer.to_json(), "verdict": found.to_json(on)}
 
 
-def _save_snapshot(job: TrainingJob, args: argparse.Namespace, settings: AllocatorSettings | None) -> None:
+def _save_snapshot(
+    job: TrainingJob,
+    args: argparse.Namespace,
+    settings: AllocatorSettings | None,
+    recording: Recording | None,
+) -> None:
     from trainmem.predicted_snapshot import predicted_snapshot
 
-    data = predicted_snapshot(job, args.engine, settings)
+    data = predicted_snapshot(job, args.engine, settings, recording=recording)
     Path(args.snapshot).write_bytes(data)
     print(f"snapshot of {len(data):,} bytes in {args.snapshot}", file=sys.stderr)
 
@@ -145,7 +188,6 @@ def _verdicts(
 ) -> bool | None:
     """Print them; whether the chosen device holds the job, None where it cannot run it."""
     found = verdict(job, answer, device(chosen), settings)
-    print()
     print(found.sentence)
     if found.note:
         print(found.note)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainmem.buckets import Bucket
-from trainmem.cli.jobs import add_job_arguments, job_from_arguments
+from trainmem.cli.jobs import add_job_arguments, job_from_arguments, with_the_file
 from trainmem.device import device
 from trainmem.estimate import Estimate, estimate
 from trainmem.job import TrainingJob
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     print()
     _print_sum(board, items, rests, answer)
     for warning in answer.warnings:
-        print(f"note: {warning}")
+        print(f"note: {with_the_file(warning, job, args)}")
     return 0
 
 

@@ -12,8 +12,9 @@ from typing import Any, get_args
 from trainmem.hub import fetch_config, is_hub_id
 from trainmem.job import LEVERS, JobError, Offload, ShardingMode, TrainingJob
 from trainmem.model.catalogue import is_known
+from trainmem.trace_command import trace_command
 
-__all__ = ["add_job_arguments", "flags_of", "job_from_arguments", "jobs_from_file"]
+__all__ = ["add_job_arguments", "flags_of", "job_from_arguments", "jobs_from_file", "with_the_file"]
 
 _WHOLE = ("micro_batch", "sequence_length", "accumulation")
 _HELP = {
@@ -116,6 +117,11 @@ def flags_of(args: argparse.Namespace) -> str:
     if args.no_reshard_after_forward:
         said.append("--no-reshard-after-forward")
     return " ".join(said)
+
+
+def with_the_file(text: str, job: TrainingJob, args: argparse.Namespace) -> str:
+    """``text`` with the trace's command naming the file that was given: a job carries its config, not the path."""
+    return text.replace(trace_command(job), trace_command(job, str(args.model)))
 
 
 def _is_file(path: Path) -> bool:
