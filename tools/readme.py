@@ -16,8 +16,8 @@ from trainmem.buckets import BUCKET_MEANINGS
 from trainmem.device import devices
 from trainmem.estimate import estimate
 from trainmem.job import TrainingJob
-from trainmem.model import resolve
-from trainmem.results import published_rows
+from trainmem.model import UnknownFamily, resolve
+from trainmem.results import predictions, published_rows
 from trainmem.results.row import MeasuredRow
 from trainmem.units import GIB, format_gb
 from trainmem.whiteboard import whiteboard
@@ -85,20 +85,32 @@ def accuracy_table() -> str:
 
 
 def _summary(rows: Iterable[MeasuredRow]) -> str:
-    allocated, reserved = [], []
+    allocated, reserved, traced = [], [], []
+    kinds: set[str] = set()
     for row in rows:
         if row.job is None:
             continue
-        answer = estimate(row.job)
+        error = predictions().error(row.id, "trace")
+        if error is not None:
+            traced.append(abs(error))
+            kinds.add(str((row.job.config or {}).get("model_type")))
+        try:
+            answer = estimate(row.job)
+        except UnknownFamily:
+            continue
+        if answer.engine != "tape":
+            continue
         allocated.append(abs(answer.peak_allocated_bytes / (row.peak_allocated_bytes or 1) - 1))
         if answer.peak_reserved_bytes is not None and row.peak_reserved_bytes:
             reserved.append(abs(answer.peak_reserved_bytes / row.peak_reserved_bytes - 1))
     return (
-        f"Over all {len(allocated)} published steps the tape's allocated peak has a median error of "
+        f"Over the {len(allocated)} published steps of its families the tape's allocated peak has a median error of "
         f"{100 * statistics.median(allocated):.3f}%, the 95th percentile is {100 * _percentile(allocated):.2f}% and "
         f"the worst {100 * max(allocated):.2f}%; reserved memory: median {100 * statistics.median(reserved):.2f}%, "
         f"95th percentile {100 * _percentile(reserved):.1f}%, worst {100 * max(reserved):.1f}%. "
-        "No constant is fitted to these rows."
+        f"The trace, over {len(traced)} steps of {len(kinds)} architectures: median "
+        f"{100 * statistics.median(traced):.3f}%, 95th percentile {100 * _percentile(traced):.2f}%, worst "
+        f"{100 * max(traced):.2f}%. No constant is fitted to these rows."
     )
 
 

@@ -11,6 +11,7 @@ from trainmem.fit.methods import METHODS
 from trainmem.fit.outcome import Outcome, answer, can_fit, outcome
 from trainmem.fit.room import Room, room
 from trainmem.job import JobError, Lora, Sharding, TrainingJob
+from trainmem.model import FAMILIES
 from trainmem.results import published_rows
 from trainmem.results.plausible import device_of_gpu
 from trainmem.units import GIB
@@ -158,7 +159,8 @@ def test_paged_state_comes_out_of_the_sparks_one_pool():
 
 def measured_steps():
     for row in published_rows():
-        if row.job is not None and row.kind == "step" and row.outcome in ("ok", "oom"):
+        known = row.job is not None and (row.job.config or {}).get("model_type") in FAMILIES
+        if known and row.kind == "step" and row.outcome in ("ok", "oom"):
             machine = device_of_gpu(str(row.environment.get("gpu")))
             total = row.environment.get("capacity_bytes") or row.environment.get("gpu_memory_bytes")
             if machine is not None and total:
