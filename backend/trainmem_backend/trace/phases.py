@@ -26,7 +26,8 @@ class StepCutter:
 
     What runs between backward and the optimizer, such as clipping, is the optimizer's phase. Gradients dropped
     right after it are a phase of their own; a forward without gradients, as an evaluation's, is part of
-    whatever phase it interrupts.
+    whatever phase it interrupts. An optimizer that is given a closure steps when the closure has returned; one
+    that calls it again, as L-BFGS does, adds a micro batch to its step.
     """
 
     def __init__(self, session: TraceSession, steps: int, progress: Callable[[float], None]) -> None:
@@ -39,6 +40,7 @@ class StepCutter:
         self._step = self._micro = 0
         self._phase: Phase = "setup"
         self._runs = False
+        self._closures = 0
         self._backward_ended = 0
         self._known: set[int] = set()
 
@@ -84,11 +86,15 @@ class StepCutter:
             return
         if id(module) not in self._known:
             self._meet(module)
-        if self._phase == "backward":
+        self._count(again=self._phase == "backward")
+        self._begin("forward")
+
+    def _count(self, *, again: bool) -> None:
+        """The next step begins, or, with ``again`` and inside an optimizer's step, its next micro batch."""
+        if again or self._closures:
             self._micro += 1
         else:
             self._step, self._micro = self._step + 1, 0
-        self._begin("forward")
 
     def _meet(self, module: torch.nn.Module) -> None:
         self._known |= {id(part) for part in module.modules()}
@@ -101,7 +107,7 @@ class StepCutter:
     def _backward(self) -> Iterator[None]:
         if self._step == 0 or self._phase in ("optimizer", "zero_grad"):
             # a program without modules: its forward is whatever came before
-            self._step, self._micro = self._step + 1, 0
+            self._count(again=False)
         self._bucketing.saved()
         self._begin("backward")
         self._runs = True
@@ -112,17 +118,41 @@ class StepCutter:
         self._bucketing.gradients(self.parameters)
         self._backward_ended = len(self._recorder.recording.events)
 
-    def _optimizer_begins(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+    def _optimizer_begins(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         known = {id(parameter) for parameter in self.parameters}
         for group in optimizer.param_groups:
             self.parameters += [p for p in group["params"] if id(p) not in known]
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            self._optimizer_runs()
+            return None
+        watched = self._watched(closure)
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": watched}
+        return (args[0], watched, *args[2:]), kwargs
+
+    def _watched(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """``closure`` with the optimizer's phase around it instead of over it."""
+
+        def watched() -> Any:
+            self._runs = False
+            loss = closure()
+            self._closures += 1
+            self._optimizer_runs()
+            return loss
+
+        return watched
+
+    def _optimizer_runs(self) -> None:
         self._bucketing.gradients(self.parameters)
         if self._phase != "optimizer":
             self._begin("optimizer", self._backward_ended if self._phase == "backward" else None)
         self._runs = True
 
     def _optimizer_ends(self, *_: object) -> None:
-        self._runs = False
+        self._runs, self._closures = False, 0
         self._bucketing.gradients(self.parameters)
         self._bucketing.state()
         self._attribution.forget_nodes()
@@ -130,7 +160,7 @@ class StepCutter:
         self._progress(min(1.0, self.steps_done / self._limit))
 
     def _zero_grad_begins(self) -> None:
-        if self._phase == "optimizer" and not self._runs:
+        if self._phase == "optimizer" and not self._runs and not self._closures:
             self._begin("zero_grad")
 
     def _zero_grad_ends(self) -> None:
