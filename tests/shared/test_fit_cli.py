@@ -1,6 +1,7 @@
 """`trainmem fit`: one object for programs, tables for people, one line for mistakes."""
 
 import json
+import re
 
 import pytest
 
@@ -76,10 +77,43 @@ def test_a_job_in_words(capsys):
     assert "1. 44.3 - 28.9 = 15.4 GiB, +25% step time" in said
     assert "checkpointing: saves 28.9 GiB, +25% step time (measured: gpt2-774m x 8 x 1,024, H200" in said
     assert "identical mathematics" in said
+    assert "Not by step time but by what changes" in said
+    assert re.search(r"took [\d.]+ to [\d.]+ times their least time", said)
     assert "largest micro batch" in said
     assert "a step takes at least" in said
     assert "4 x H100 80GB (SXM)" in said
     assert "the smallest single device in the list that runs it as set: h100-80gb" in said
+
+
+def test_a_budget_without_a_device_says_whose_rates_it_takes(capsys):
+    assumed = "a budget of 24.0 GiB, with the rates of the DGX Spark (say --device for another)"
+    for flag in ("--budget", "--capacity"):
+        assert main(["fit", "--detail", "fast", flag, "24GiB"]) == 0
+        assert capsys.readouterr().out.startswith(f"{assumed}, of which")
+    assert main(["fit", "--detail", "fast", "--capacity", "24GiB", *JOB[5:]]) == 0
+    said = capsys.readouterr().out
+    assert f"does not fit in {assumed}: its tensors" in said
+    assert "s with the rates of the DGX Spark: " in said
+    assert "24.0 GiB of the" not in said
+
+
+def test_two_sizes_of_a_spark_are_explained(capsys):
+    assert main(["fit", "--detail", "fast"]) == 0
+    said = capsys.readouterr().out
+    assert "(torch shows 120 GiB, and 10.0 GiB are left to the system)" in said.splitlines()[0]
+    assert "It starts from 118 GiB, as is usually said of this device, not from 110 GiB." in said
+    assert "fits, " in said
+    assert " does not" in said
+
+
+def test_help_tells_the_defaults_of_both_questions(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "without --model: micro_batch 1, sequence_length 2048, checkpointing full; with --model, defaults: "
+        in said
+    )
 
 
 def test_of_an_unknown_model_every_word_is_of_the_sums_band(capsys, tmp_path):

@@ -73,9 +73,10 @@ def test_one_sentence_tells_the_kinds_apart(page):
     )
     small = what_fits(room("rtx-4090"), LIKE)
     assert re.match(
-        r"Full fine-tuning to [\d.]+B by the smallest recipe, none by the largest; ", in_short(small)
+        r"Full fine-tuning to [\d.]+B by the recipe that needs least, not at all by the one that needs most; ",
+        in_short(small),
     )
-    assert "<strong>no Llama 3</strong> tinyllama-1.1b" in page_view(small)
+    assert "<strong>no Llama 3 fits</strong>, but tinyllama-1.1b does" in page_view(small)
     tiny = what_fits(room("l4", "1GiB"), LIKE, detail="fast")
     assert in_short(tiny).startswith("No full fine-tuning at all")
     assert "Not even the smallest size" in page_view(tiny)

@@ -8,11 +8,12 @@ from typing import Any
 
 from trainmem.cli.fit_job import print_job, print_table
 from trainmem.cli.jobs import add_job_arguments, job_from_arguments
-from trainmem.fit import DEFAULT_FAMILY, EXAMPLE, Size, WhatFits, room, what_fits
+from trainmem.fit import DEFAULT_FAMILY, EXAMPLE, Room, Size, WhatFits, room, what_fits
 from trainmem.fit.family import FAMILIES, family
+from trainmem.fit.frontier import lesson_bytes
 from trainmem.fit.published import PAGE
 from trainmem.fit.report import as_json, job_fit
-from trainmem.fit.words import THUMB, TIGHT, thumb_sentence
+from trainmem.fit.words import THUMB, TIGHT, billions, thumb_sentence
 from trainmem.job import JobError
 from trainmem.units import format_gib
 
@@ -38,8 +39,13 @@ def add_parser(subparsers: Any) -> None:
     """Declare the command."""
     parser = subparsers.add_parser("fit", description=__doc__)
     add_job_arguments(parser)
+    plain = ", ".join(f"{name} {getattr(PAGE, name)}" for name in _PAGE_SETTINGS)
+    parser.epilog = f"without --model: {plain}; with --model, {parser.epilog}"
     parser.add_argument(
-        "--budget", metavar="SIZE", help="this much memory in place of the device's own, e.g. 118GiB"
+        "--budget",
+        "--capacity",
+        metavar="SIZE",
+        help="this much memory in place of the device's own, e.g. 118GiB; with no --device, at the Spark's rates",
     )
     parser.add_argument(
         "--family",
@@ -58,7 +64,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Answer for a device, or for a job on it."""
-    at = room(args.device or "spark", args.budget)
+    at = room(args.device or "spark", args.budget, is_device_assumed=args.device is None)
     args.device = at.device.name
     if args.model is not None:
         found = job_fit(job_from_arguments(args), at, args.detail)
@@ -87,13 +93,18 @@ def _print_json(answer: dict[str, Any]) -> None:
 def _page(page: WhatFits) -> None:
     like, at = page.like, page.room
     print(
-        f"{format_gib(at.usable_bytes)} on {at.device.title}, of which {format_gib(at.context_bytes)} are the CUDA "
-        f"context; micro batch {like.micro_batch} x {like.sequence_length:,} tokens, checkpointing "
-        f"{like.checkpointing}"
+        f"{_usable(at)}, of which {format_gib(at.context_bytes)} are the CUDA context; micro batch {like.micro_batch} "
+        f"x {like.sequence_length:,} tokens, checkpointing {like.checkpointing}"
     )
     print()
     titles = {found.key: found.title for found in FAMILIES}
-    head = ("method", "largest model", f"on {titles[page.family]}'s curve", "at the peak", f"{EXAMPLE} needs")
+    head = (
+        "method",
+        "largest model",
+        f"on {titles[page.family]}'s curve",
+        "at the peak",
+        f"{EXAMPLE}, fully trained, needs",
+    )
     rows = [
         (
             row.method.title,
@@ -109,7 +120,7 @@ def _page(page: WhatFits) -> None:
     if any(size.tight for row in page.rows for size in (row.catalogue.largest, row.example) if size):
         print(f"tight: {TIGHT}")
         print()
-    print(THUMB)
+    print(f"{THUMB}{_thumb_start(at)}")
     for limit in page.lesson:
         print(f"  {limit.name}: {thumb_sentence(limit)}")
     print()
@@ -125,30 +136,52 @@ def _page(page: WhatFits) -> None:
         print_table(measured)
 
 
+def _usable(at: Room) -> str:
+    """The memory that the page is about, and why a device's own is less than it shows."""
+    if at.is_device_assumed:
+        return at.place.removeprefix("in ")
+    share = at.device.os_share_bytes
+    if at.is_budget or not share:
+        return f"{format_gib(at.usable_bytes)} on {at.device.title}"
+    return (
+        f"{format_gib(at.usable_bytes)} on {at.device.title} (torch shows {format_gib(at.device.visible_bytes)}, and "
+        f"{format_gib(share)} are left to the system)"
+    )
+
+
+def _thumb_start(at: Room) -> str:
+    """Where the rule of thumb starts from another size than the page."""
+    start = lesson_bytes(at)
+    if start == at.usable_bytes:
+        return ""
+    said, here = format_gib(start), format_gib(at.usable_bytes)
+    return f" It starts from {said}, as is usually said of this device, not from {here}."
+
+
 def _named(size: Size | None) -> str:
     if size is None:
-        return "none"
+        return "none fits"
     return f"{size.title} ({size.parameters / 1e9:.1f}B){', tight' if size.tight else ''}"
 
 
 def _sized(largest: Size | None, beyond: Size | None) -> str:
     if largest is None:
-        return "none"
+        return "none fits"
     if beyond is None:
-        return f"all, to {largest.parameters / 1e9:.3g}B"
-    return f"{largest.parameters / 1e9:.3g}B, not {beyond.parameters / 1e9:.3g}B"
+        return f"all fit, to {billions(largest.parameters)}"
+    return f"{billions(largest.parameters)} fits, {billions(beyond.parameters)} does not"
 
 
 def _binding(size: Size | None) -> str:
     if size is None:
-        return ""
+        return "–"
     peak = format_gib(size.peak_allocated_bytes)
     return f"{peak}, mostly {size.binding_bucket.replace('_', ' ')}"
 
 
 def _needs(size: Size | None) -> str:
     if size is None:
-        return ""
+        return "–"
     peak = format_gib(size.peak_allocated_bytes)
     return f"{peak}, {'tight' if size.tight else 'fits' if size.fits else 'too much'}"
 
@@ -165,5 +198,5 @@ def _measured(page: WhatFits) -> list[tuple[str, ...]]:
                     format_gib(size.measured.peak_allocated_bytes, digits=4),
                     f"{size.measured.outcome} on {size.measured.machine}",
                 )
-    head = ("model", "method", "predicted", "measured", "")
+    head = ("model", "method", "predicted", "measured", "outcome")
     return [head, *found.values()] if found else []

@@ -10,7 +10,9 @@ from trainmem.fit.report import JobFit
 from trainmem.fit.room import Room
 from trainmem.fit.words import (
     BY_SUM,
+    ORDER,
     TIGHT,
+    fraction_sentence,
     mathematics_in_words,
     offer_in_words,
     offer_needs,
@@ -54,7 +56,8 @@ def _plans(found: Plans) -> None:
         print("No list of levers makes it fit.")
         return
     print()
-    print("What makes it fit, cheapest first; savings are of the tensors at the peak:")
+    makes = "may make" if found.engine == "whiteboard" else "makes"
+    print(f"What {makes} it fit; savings are of the tensors at the peak. {ORDER}")
     for number, plan in enumerate(found.plans, 1):
         _plan(number, plan, found)
 
@@ -106,24 +109,21 @@ def _limit(limit: Limit) -> str:
 
 def _floor(found: JobFit, at: Room) -> None:
     floor = found.floor
+    place = at.rates if at.is_device_assumed else f"on {at.name}"
     compute = (
         "unknown rate" if floor.compute_seconds is None else f"{floor.compute_seconds:.3g} s of arithmetic"
     )
     print(
-        f"a step takes at least {floor.seconds:.3g} s on {at.name}: {compute}, {floor.optimizer_seconds:.3g} s for "
+        f"a step takes at least {floor.seconds:.3g} s {place}: {compute}, {floor.optimizer_seconds:.3g} s for "
         f"the optimizer's {format_gib(floor.optimizer_bytes)}"
     )
-    part = found.fraction
-    if part is not None:
-        print(
-            f"measured steps like it ({part.alike}, {part.machine}) reach {part.least:.0%} to {part.most:.0%} of "
-            f"their floor: expect about {floor.seconds / part.median:.3g} s"
-        )
+    if found.fraction is not None:
+        print(fraction_sentence(floor, found.fraction))
 
 
 def _offers(found: RentOrOwn) -> None:
     print(f"rent or own{found.changed_in_words}:")
-    rows = [("machine", "each needs", "may hold", "", "step at least", "tokens/s at most")]
+    rows = [("machine", "each needs", "may hold", "answer", "step at least", "tokens/s at most")]
     rows += [
         (
             f"{offer.count} x {offer.room.device.title.removeprefix('NVIDIA ')}",

@@ -30,7 +30,7 @@ from trainmem.results import MeasuredRow, predictions
 from trainmem.whiteboard import LessonLimit, lesson_limits
 from trainmem.whiteboard.lesson import SPARK_USABLE_BYTES
 
-__all__ = ["Fit", "MethodFit", "Size", "WhatFits", "what_fits"]
+__all__ = ["Fit", "MethodFit", "Size", "WhatFits", "lesson_bytes", "what_fits"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,11 +183,11 @@ def what_fits(
         family=family,
         detail=detail,
         rows=rows,
-        lesson=lesson_limits(_lesson_bytes(room)),
+        lesson=lesson_limits(lesson_bytes(room)),
     )
 
 
-def _lesson_bytes(room: Room) -> int:
+def lesson_bytes(room: Room) -> int:
     """What the rule of thumb starts from: on a Spark what is always said of it, else the room."""
     is_spark = room.device.name == "spark" and not room.is_budget
     return SPARK_USABLE_BYTES if is_spark else room.usable_bytes

@@ -1,4 +1,4 @@
-"""The plan: the shortest lists of levers that make a job fit, cheapest first."""
+"""The plan: the shortest lists of levers that make a job fit, in the order of what they change."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from trainmem.capacity import SumAnswer, sum_answer
+from trainmem.fit.floor import Fraction, StepFloor
 from trainmem.fit.frontier import MethodFit, WhatFits
 from trainmem.fit.methods import Kind
 from trainmem.fit.plan import EXPANDABLE, Plan, Plans
@@ -18,10 +19,12 @@ from trainmem.whiteboard import LessonLimit
 __all__ = [
     "BY_SUM",
     "CHECKING",
+    "ORDER",
     "THUMB",
     "TIGHT",
     "Sum",
     "billions",
+    "fraction_sentence",
     "in_short",
     "mathematics_in_words",
     "offer_in_words",
@@ -40,6 +43,12 @@ CHECKING = "Reserved memory is still being checked."
 BY_SUM = "Where the whiteboard's sum reaches the limit, which is too close to say: no step was replayed"
 """What limits of a model are that the tape does not know."""
 
+ORDER = (
+    "Not by step time but by what changes: first lists that cost time alone, then numerics, then what is trained, then "
+    "more devices, then offloading."
+)
+"""In which order plans stand: `levers_that_fit`."""
+
 TIGHT = (
     "it runs, but PyTorch's allocator has to hand cached memory back to the device and ask again, which costs time "
     f"at every step it happens; with {EXPANDABLE} it need not"
@@ -55,6 +64,15 @@ THUMB = (
 def thumb_sentence(limit: LessonLimit) -> str:
     """One method's rule of thumb: ``"about 7B. 118 GiB / 16 B = 7.9B parameters with nothing else; ..."``."""
     return f"{limit.answer}. {limit.substituted} with nothing else in memory; {limit.why}"
+
+
+def fraction_sentence(floor: StepFloor, part: Fraction) -> str:
+    """How much longer than their least time measured steps took, and so this one."""
+    least, most = 1 / part.most, 1 / part.least
+    return (
+        f"measured steps like it ({part.alike}, {part.rows} on {part.machine}) took {least:.2g} to {most:.2g} times "
+        f"their least time, so expect about {floor.seconds / part.median:.3g} s"
+    )
 
 
 _SUM_WORDS: dict[SumAnswer, str] = {
@@ -105,19 +123,19 @@ def plan_sum(before_bytes: int, plan: Plan) -> Sum:
 
 def outcome_sentence(found: Plans) -> str:
     """Whether the job fits and by how much, as the rest of a sentence that names it."""
-    held, limit, name = found.held_bytes, found.room.limit_bytes, found.room.name
+    held, limit, place = found.held_bytes, found.room.limit_bytes, found.room.place
     if found.engine == "whiteboard":
         return _by_a_sum(found)
     may = f"the allocator may hold {format_gib(limit)}"
     if found.fits and found.tight:
-        return f"fits on {name}, but it is tight: it would hold {format_gib(held)}, and {may}; {TIGHT}"
+        return f"fits {place}, but it is tight: it would hold {format_gib(held)}, and {may}; {TIGHT}"
     if found.fits:
-        return f"fits on {name}: it holds {format_gib(held)}, and {may}"
+        return f"fits {place}: it holds {format_gib(held)}, and {may}"
     if found.peak_bytes > limit:
-        return f"does not fit on {name}: its tensors alone take {format_gib(found.peak_bytes)} at the peak, and {may}"
+        return f"does not fit {place}: its tensors alone take {format_gib(found.peak_bytes)} at the peak, and {may}"
     tensors = f"its tensors take {format_gib(found.peak_bytes)} at the peak"
     return (
-        f"does not fit on {name}: {tensors}, for which the allocator would hold {format_gib(held)}, and {may}"
+        f"does not fit {place}: {tensors}, for which the allocator would hold {format_gib(held)}, and {may}"
     )
 
 
@@ -125,7 +143,7 @@ def _by_a_sum(found: Plans) -> str:
     """Of a model that the tape does not know: no promise, but the band of the sum's errors."""
     need, limit = found.peak_bytes, found.room.limit_bytes
     return (
-        f"{_SUM_WORDS[sum_answer(need, limit)]} on {found.room.name}: the whiteboard's sum is {format_gib(need)} of "
+        f"{_SUM_WORDS[sum_answer(need, limit)]} {found.room.place}: the whiteboard's sum is {format_gib(need)} of "
         f"{format_gib(limit)}, and no step was replayed: {band(need).sentence}"
     )
 
@@ -190,7 +208,9 @@ def in_short(page: WhatFits) -> str:
         elif len(sizes) == 1:
             parts.append(f"{name} to {billions(sizes[0])}")
         elif not sizes[0]:
-            parts.append(f"{name} to {billions(sizes[-1])} by the smallest recipe, none by the largest")
+            parts.append(
+                f"{name} to {billions(sizes[-1])} by the recipe that needs least, not at all by the one that needs most"
+            )
         else:
             parts.append(f"{name} to {billions(sizes[0])} or {billions(sizes[-1])}, by recipe")
     text = "; ".join(parts)

@@ -56,9 +56,10 @@ def _legend() -> str:
 
 def _row(row: MethodFit, thumb: LessonLimit, curve: str) -> FrontierRow:
     largest, model = row.curve.largest, row.catalogue.largest
-    label = f"<strong>{billions(largest.parameters) if largest else f'no {escape(curve)}'}</strong>"
+    label = f"<strong>{billions(largest.parameters) if largest else f'no {escape(curve)} fits'}</strong>"
     if model is not None:
-        label += f" {escape(model.title)}{' (tight)' if model.tight else ''}"
+        name = escape(model.title) if largest else f"but {escape(model.title)} does"
+        label += f"{'' if largest else ','} {name}{' (tight)' if model.tight else ''}"
     marks = [_mark(found) for found in row.members]
     if model is not None and all(found.name != model.name for found in row.members):
         marks.append(_mark(model))
@@ -145,6 +146,6 @@ def _example(page: WhatFits) -> str:
     return (
         f"<p>The rule of thumb says {escape(rule.answer)} by full fine-tuning. What {escape(EXAMPLE)} really needs, "
         "at the same batch and length, depends on the recipe:</p>"
-        '<table class="tm-table tm-fit-table"><thead><tr><th></th><td>predicted</td><td>measured</td><td></td></tr>'
-        f"</thead><tbody>{''.join(rows)}</tbody></table>"
+        '<table class="tm-table tm-fit-table"><thead><tr><th></th><td>predicted</td><td>measured</td><td>answer'
+        f"</td></tr></thead><tbody>{''.join(rows)}</tbody></table>"
     )

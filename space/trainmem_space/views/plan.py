@@ -11,7 +11,9 @@ from trainmem.fit.report import ConfigurationLimits
 from trainmem.fit.words import (
     BY_SUM,
     CHECKING,
+    ORDER,
     TIGHT,
+    fraction_sentence,
     mathematics_in_words,
     offer_in_words,
     offer_needs,
@@ -53,7 +55,7 @@ def _list(found: Plans, is_checking: bool) -> str:
         return "<p>No list of levers makes it fit, on this device or on 64 of it.</p>"
     plans = "".join(_plan(plan, found, is_checking) for plan in found.plans)
     return (
-        '<p class="tm-note">Cheapest first. Savings are of the tensors at the peak. Prices are measured on a '
+        f'<p class="tm-note">{ORDER} Savings are of the tensors at the peak. Prices are measured on a '
         "published machine, or computed from arithmetic and bytes over the device's rates: point at one for its source."
         f'</p><ol class="tm-plan">{plans}</ol>'
     )
@@ -148,13 +150,7 @@ def floor_view(floor: StepFloor, fraction: Fraction | None, name: str) -> str:
         parts.append(f"{floor.optimizer_seconds:.3g} s to move the optimizer's {size(floor.optimizer_bytes)}")
     if floor.offload_seconds:
         parts.append(f"{floor.offload_seconds:.3g} s to the host and back")
-    said = ""
-    if fraction is not None:
-        said = (
-            f"<p>Measured steps like it ({escape(fraction.alike)}, {fraction.rows} on {escape(fraction.machine)}) "
-            f"reach {fraction.least:.0%} to {fraction.most:.0%} of their floor, so expect about "
-            f"{floor.seconds / fraction.median:.3g} s.</p>"
-        )
+    said = f"<p>{escape(_capital(fraction_sentence(floor, fraction)))}.</p>" if fraction is not None else ""
     return (
         f"<h2>How long a step takes</h2><p>At least {floor.seconds:.3g} s on {escape(name)}: "
         f"{'; '.join(parts)}.</p>{said}"
@@ -181,8 +177,8 @@ def offers_view(found: RentOrOwn, *, is_checking: bool = False) -> str:
     return (
         f"<h2>Rent or own</h2><p>{smallest}. {with_}On several GPUs it is FSDP2, and each rank needs:"
         f"{_checking(is_checking)}</p>"
-        '<table class="tm-table tm-fit-table"><thead><tr><th></th><td>each needs</td><td></td><td>step at least</td>'
-        f"<td>tokens/s at most</td></tr></thead><tbody>{rows}</tbody></table>"
+        '<table class="tm-table tm-fit-table"><thead><tr><th></th><td>each needs</td><td>answer</td><td>step at '
+        f"least</td><td>tokens/s at most</td></tr></thead><tbody>{rows}</tbody></table>"
     )
 
 
