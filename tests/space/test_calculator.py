@@ -67,7 +67,7 @@ def test_its_verdict_is_no_promise():
     html = verdict_view(estimate, verdict, described="it", detail="exact")
     assert "Probably fits" in html
     assert "<code>trainmem trace --model config.json</code>" in html
-    assert "No step was replayed: on 205 measured steps" in html
+    assert re.search(r"No step was replayed: on \d+ measured steps", html)
 
 
 def test_a_config_too_large_for_a_link_is_answered_without_one():

@@ -29,7 +29,8 @@ def test_a_report_ends_with_what_it_was_made_on(tmp_path: Path, capfd: pytest.Ca
     assert err == ""
     before, _, table = out.partition("\nlargest at the peak\n")
     assert before.startswith("76,032 parameters (76,032 trained)\npeak ")
-    contributors, _, end = table.partition("\n\n")
+    contributors, fits, end = table.split("\n\n")
+    assert re.fullmatch(r"Fits on the NVIDIA H200.*, with \d+ GiB to spare\.", fits)
     assert all(" GiB  " in line for line in contributors.splitlines())
     assert re.fullmatch(rf"traced on {re.escape(versions())}, in \d+\.\d s after \d+\.\d s of imports\n", end)
 
@@ -40,6 +41,9 @@ def test_json_adds_up(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
     assert answer["schema"] == "trainmem.trace/1"
     assert sum(answer["buckets_at_peak"].values()) == answer["peak_allocated_bytes"] == answer["steps"][-1]
     assert answer["steps"][1] == answer["steps"][2]
+    verdict = answer["verdict"]
+    assert (verdict["device"], verdict["fits"]) == ("h200", True)
+    assert verdict["headroom_bytes"] == verdict["limit_bytes"] - answer["peak_reserved_bytes"]
 
 
 def test_a_model_that_cannot_run_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -56,3 +60,22 @@ def test_a_model_that_cannot_run_is_one_line(tmp_path: Path, capfd: pytest.Captu
     assert out == ""
     assert err.startswith("trainmem trace: modeling_deberta.py, line ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"), [(("--device", "t4"), "Does not fit on the NVIDIA T4: short by "), ((), None)]
+)
+def test_a_script_is_held_against_the_device_that_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], flags: tuple[str, ...], said: str | None
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(32768, 32768, device='cuda')\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "model(torch.ones(2, 32768, device='cuda')).sum().backward()\n"
+        "optimizer.step()\n"
+    )
+    assert main(["trace", "--steps", "1", *flags, str(script)]) == 0
+    out = capfd.readouterr().out
+    assert "fit on" not in out.lower() if said is None else said in out
