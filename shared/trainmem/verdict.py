@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from trainmem.allocator import TURN_ON_EXPANDABLE_SEGMENTS, AllocatorSettings
+from trainmem.allocator import TURN_ON_EXPANDABLE_SEGMENTS, AllocatorSettings, check_capacity
 from trainmem.capacity import capacity_report, sum_answer
 from trainmem.device import Device
 from trainmem.estimate import Estimate, estimate
 from trainmem.job import TrainingJob
 from trainmem.levers import LEVERS_BY_COST
+from trainmem.recording import Recording
 from trainmem.results import band
 from trainmem.units import format_gib
 
-__all__ = ["Verdict", "needed_bytes", "verdict"]
+__all__ = ["Verdict", "needed_bytes", "verdict", "verdict_of_recording"]
+
+
+_TIGHT: dict[str, str] = {
+    "fits": "the allocator has to give idle memory back and ask again, which costs time",
+    "fits_with_expandable_segments": f"only with {TURN_ON_EXPANDABLE_SEGMENTS}",
+}
+"""How a job whose tensors fit, but not its cached memory, still runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,35 +76,58 @@ def verdict(
     out with the same ``settings`` of the allocator.
     """
     if not device.cuda:
-        return Verdict(
-            fits=None,
-            headroom_bytes=0,
-            sentence=f"{device.title} has no CUDA: this job does not run there.",
-        )
-    limit = device.allocator_limit_bytes
-    headroom = limit - needed_bytes(answer)
-    name = _named(device.title)
+        return _without_cuda(device)
+    limit, need = device.allocator_limit_bytes, needed_bytes(answer)
     if answer.engine == "whiteboard":
-        return _of_a_sum(answer, limit, name)
-    if headroom < 0 <= limit - answer.peak_allocated_bytes:
+        return _of_a_sum(answer, limit, _named(device.title))
+    if need > limit >= answer.peak_allocated_bytes:
         tight = _squeezed(job, answer, device, settings)
         if tight is not None:
-            return Verdict(fits=True, headroom_bytes=0, sentence=f"Fits on {name}, barely: {tight}.")
-    if headroom >= 0:
-        return Verdict(
-            fits=True,
-            headroom_bytes=headroom,
-            sentence=f"Fits on {name}, with {format_gib(headroom)} to spare.",
+            return _barely(device, tight)
+    lever = _cheapest(job, answer, limit, settings) if need > limit and try_levers else None
+    if lever is None:
+        return _compared(need, device)
+    found = _compared(need, device, f"; {lever[2]} would fit")
+    return replace(found, cheapest_lever=(lever[0], lever[1]))
+
+
+def verdict_of_recording(
+    recording: Recording, *, allocated_bytes: int, reserved_bytes: int, device: Device
+) -> Verdict:
+    """The same for a replay that may have no job behind it, such as a script's: no levers, only whether it fits."""
+    if not device.cuda:
+        return _without_cuda(device)
+    limit = device.allocator_limit_bytes
+    if reserved_bytes > limit >= allocated_bytes:
+        found = check_capacity(
+            recording.events,
+            capacity_bytes=device.usable_bytes,
+            outside_bytes=device.usable_bytes - limit,
+            streams=recording.streams(),
+            empty_cache_before=recording.empty_cache_before,
         )
-    lever = _cheapest(job, answer, limit, settings) if try_levers else None
-    hint = f"; {lever[2]} would fit" if lever is not None else ""
-    sentence = f"Does not fit on {name}: short by {format_gib(-headroom)}{hint}."
-    return Verdict(
-        fits=False,
-        headroom_bytes=headroom,
-        sentence=sentence,
-        cheapest_lever=(lever[0], lever[1]) if lever is not None else None,
-    )
+        if (tight := _TIGHT.get(found.answer)) is not None:
+            return _barely(device, tight)
+    return _compared(reserved_bytes, device)
+
+
+def _without_cuda(device: Device) -> Verdict:
+    sentence = f"{device.title} has no CUDA: this job does not run there."
+    return Verdict(fits=None, headroom_bytes=0, sentence=sentence)
+
+
+def _barely(device: Device, how: str) -> Verdict:
+    return Verdict(fits=True, headroom_bytes=0, sentence=f"Fits on {_named(device.title)}, barely: {how}.")
+
+
+def _compared(need_bytes: int, device: Device, hint: str = "") -> Verdict:
+    headroom = device.allocator_limit_bytes - need_bytes
+    name = _named(device.title)
+    if headroom >= 0:
+        sentence = f"Fits on {name}, with {format_gib(headroom)} to spare."
+    else:
+        sentence = f"Does not fit on {name}: short by {format_gib(-headroom)}{hint}."
+    return Verdict(fits=headroom >= 0, headroom_bytes=headroom, sentence=sentence)
 
 
 def _of_a_sum(answer: Estimate, limit: int, name: str) -> Verdict:
@@ -122,12 +153,7 @@ def _squeezed(
     """How a job whose tensors fit, but not its cached memory, still runs; None where it does not."""
     if answer.peak_reserved_bytes is None or answer.engine != "tape":
         return None
-    report = capacity_report(job, device.usable_bytes, settings=settings)
-    if report.answer == "fits":
-        return "the allocator has to give idle memory back and ask again, which costs time"
-    if report.answer == "fits_with_expandable_segments":
-        return f"only with {TURN_ON_EXPANDABLE_SEGMENTS}"
-    return None
+    return _TIGHT.get(capacity_report(job, device.usable_bytes, settings=settings).answer)
 
 
 def _cheapest(

@@ -16,6 +16,7 @@ from trainmem.device import device
 from trainmem.instant import describe_instant
 from trainmem.recording import Counters, Recording, counters, most_reserved, read_step
 from trainmem.units import format_gib
+from trainmem.verdict import verdict_of_recording
 
 __all__ = ["add_parser", "run"]
 
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     job = job_from_arguments(args) if args.script is None else None
     if job is None and not args.script.is_file():
         raise ValueError(f"script: {args.script.name} is not a file")
-    name = device(job.device if job is not None else args.device or "h200").name
+    on = device(job.device if job is not None else args.device or "h200")
     # only here: importing torch and transformers takes seconds, a wrong flag is said at once
     began = time.perf_counter()
     from trainmem_backend.trace import trace, trace_script, versions
@@ -54,18 +55,29 @@ def run(args: argparse.Namespace) -> int:
             recording = trace(job, steps=args.steps, progress=progress)
         else:
             recording = trace_script(
-                args.script, args.arguments, device=name, steps=args.steps, progress=progress
+                args.script, args.arguments, device=on.name, steps=args.steps, progress=progress
             )
     seconds = {"imports": round(imported - began, 2), "trace": round(time.perf_counter() - imported, 2)}
     result = counters(recording)
     steps = max(mark.step for mark in recording.marks if mark.phase == "optimizer")
+    found = None
+    if job is not None or args.device:
+        found = verdict_of_recording(
+            recording,
+            allocated_bytes=read_step(recording, result, steps).peak_allocated_bytes,
+            reserved_bytes=most_reserved(recording, result, steps),
+            device=on,
+        )
     if args.json:
-        print(json.dumps({**_as_json(recording, result, steps, versions()), "seconds": seconds}))
+        answer = _as_json(recording, result, steps, versions())
+        print(json.dumps({**answer, "verdict": found and found.to_json(on), "seconds": seconds}))
         return 0
     _report(recording, result, steps, "optimizer" if job is None else job.optimizer)
     print()
     for note in (*recording.warnings, *recording.notes):
         print(f"note: {note}")
+    if found is not None:
+        print(f"{found.sentence}\n")
     print(f"traced on {versions()}, in {seconds['trace']:.1f} s after {seconds['imports']:.1f} s of imports")
     return 0
 
