@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from trainmem.recording import Recording
+from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.program import trace_script
 
 STEP = (
@@ -68,3 +69,72 @@ def test_a_closure_called_again_is_a_micro_batch_of_the_same_step(tmp_path: Path
             ("forward", 1),
             ("backward", 1),
         ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "model = torch.nn.Linear(256, 256).to(0)\nbatch = torch.ones(4, 256).to(0)\n",
+        "model = torch.nn.Linear(256, 256).to(device=0)\nbatch = torch.ones(4, 256, device=0)\n",
+        "model = torch.nn.Linear(256, 256, device=torch.device(0))\nbatch = torch.ones(4, 256).cuda(0)\n",
+        "torch.set_default_device('cuda')\nmodel = torch.nn.Linear(256, 256)\nbatch = torch.ones(4, 256)\n",
+        "with torch.device('cuda'):\n    model = torch.nn.Linear(256, 256)\n    batch = torch.ones(4, 256)\n",
+    ],
+)
+def test_every_way_to_name_the_device_means_the_same(tmp_path: Path, body: str) -> None:
+    loop = "optimizer = torch.optim.SGD(model.parameters())\n" + STEP.replace(
+        "torch.ones(4, 256, device='cuda')", "batch"
+    )
+    plain = "model = torch.nn.Linear(256, 256).cuda()\nbatch = torch.ones(4, 256, device='cuda')\n"
+    found, expected = traced(tmp_path, body + loop), traced(tmp_path, plain + loop)
+    start = [next(m.event for m in each.marks if m.step == 1) for each in (found, expected)]
+    assert sorted(found.events[: start[0]])[-3:] == sorted(expected.events[: start[1]])[-3:]
+    assert found.events[start[0] :] == expected.events[start[1] :]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "not torch.isfinite(loss)",
+        "not loss.isfinite().all()",
+        "torch.isnan(loss)",
+        "torch.isinf(loss).any()",
+        "(~torch.isfinite(loss)).sum() > 0",
+        "torch.logical_not(torch.isfinite(loss))",
+        "torch.isnan(loss) or loss != loss",
+        "not (torch.isfinite(loss) & (loss < float('inf')))",
+    ],
+)
+def test_values_are_finite_for_whoever_asks(tmp_path: Path, question: str) -> None:
+    traced(
+        tmp_path,
+        "model = torch.nn.Linear(256, 256).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters())\n"
+        "for _ in range(3):\n"
+        "    loss = model(torch.ones(4, 256, device='cuda')).sum()\n"
+        f"    if {question}:\n        sys.exit('the loss is not finite')\n"
+        "    loss.backward()\n    optimizer.step()\n    optimizer.zero_grad()\n",
+    )
+
+
+def test_a_hard_exit_is_an_exit(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"never called optimizer\.step"):
+        traced(tmp_path, "import os\nos._exit(0)\n")
+    with pytest.raises(TraceError, match="it exits with 3"):
+        traced(tmp_path, "import os\nos._exit(3)\n")
+
+
+def test_questions_about_the_device_have_harmless_answers(tmp_path: Path) -> None:
+    traced(
+        tmp_path,
+        "assert torch.cuda.get_device_name() == torch.cuda.get_device_properties(0).name == 'NVIDIA H200'\n"
+        "torch.cuda.set_per_process_memory_fraction(0.5)\n"
+        "torch.cuda.memory_snapshot()\n"
+        "torch.cuda.host_memory_stats()\n"
+        "assert torch.cuda.utilization() == torch.cuda.temperature() == 0\n"
+        "model = torch.nn.Linear(256, 256).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters())\n"
+        "torch.cuda.nvtx.range_push('steps')\n"
+        f"with torch.cuda.nvtx.range('steps'):\n    pass\n{STEP}"
+        "torch.cuda.nvtx.range_pop()\n",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,8 +41,8 @@ class Answers:
 
     Alone, a number is 1 and a bool False. What is counted is taken to be all there: masks hide nothing, so
     `all` is True, as many are chosen as there are, and integers add up to how many they are. What is routed to
-    one of several places, as tokens to experts, goes to each of them equally often. A gradient scaler's flag
-    says that nothing overflowed.
+    one of several places, as tokens to experts, goes to each of them equally often. Nothing overflows: values are
+    finite, for whoever asks as for a gradient scaler.
     """
 
     def __init__(self) -> None:
@@ -84,10 +85,10 @@ class Answers:
             return exact
         known, usual = self._of(tensor), int(tensor.dtype is not torch.bool)
         if known is None or known.classes or not tensor.is_contiguous():
-            return torch.full((), usual, dtype=tensor.dtype).expand(tuple(tensor.shape))
+            return torch.full((), usual, dtype=tensor.dtype, device="cpu").expand(tuple(tensor.shape))
         start = int(tensor.storage_offset())
         each = [known.at(start + position) for position in range(tensor.numel())]
-        return torch.tensor(each, dtype=tensor.dtype).view(tuple(tensor.shape))
+        return torch.tensor(each, dtype=tensor.dtype, device="cpu").view(tuple(tensor.shape))
 
     def sum(self, tensor: torch.Tensor) -> int:
         """What its elements add up to: how many of a mask are true."""
@@ -137,6 +138,37 @@ def _all(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
     answers._set(result, result.numel())
 
 
+def _none(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
+    answers._set(result, 0)
+
+
+def _equals_itself(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
+    """`isfinite`'s first half: it is false for a NaN only."""
+    if args[0] is args[1]:
+        answers._set(result, result.numel())
+
+
+def _differs_from_itself(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
+    if args[0] is args[1]:
+        answers._set(result, 0)
+
+
+def _both(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
+    """The product of two masks."""
+    if result.dtype is torch.bool and isinstance(args[1], FakeTensor):
+        masks = [answers._of(mask) for mask in args[:2]]
+        if all(mask is not None and mask.count for mask in masks):
+            share = math.prod(mask.total / mask.count for mask in masks if mask is not None)
+            answers._set(result, round(share * result.numel()))
+
+
+def _neither(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
+    """The opposite of a mask."""
+    known = answers._of(args[0])
+    if result.dtype is torch.bool and known is not None:
+        answers._set(result, result.numel() - answers.sum(args[0]))
+
+
 def _sum(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
     if not args[0].is_floating_point():
         answers._set(result, answers.sum(args[0]))
@@ -169,6 +201,10 @@ def _routed(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
 def _compared(compare: Callable[[Any, Any], bool]) -> Callable[[Answers, tuple[Any, ...], Any], None]:
     def note(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
         known = answers._of(args[0])
+        if isinstance(args[1], float) and not math.isfinite(args[1]):
+            # any finite value compares alike
+            answers._set(result, result.numel() if compare(1.0, args[1]) else 0)
+            return
         if known is None or not known.count:
             return
         if known.classes:
@@ -184,6 +220,11 @@ _NOTES: dict[Any, Callable[[Answers, tuple[Any, ...], Any], None]] = {
     _aten.all.default: _all,
     _aten.all.dim: _all,
     _aten._is_all_true.default: _all,
+    **{getattr(_aten, name).default: _none for name in ("isnan", "isinf", "isposinf", "isneginf")},
+    _aten.eq.Tensor: _equals_itself,
+    _aten.ne.Tensor: _differs_from_itself,
+    **dict.fromkeys((_aten.mul.Tensor, _aten.logical_and.default, _aten.bitwise_and.Tensor), _both),
+    **dict.fromkeys((_aten.logical_not.default, _aten.bitwise_not.default), _neither),
     _aten.sum.default: _sum,
     _aten.sum.dim_IntList: _sum,
     _aten.bincount.default: _counted,

@@ -35,7 +35,7 @@ def gpu_traits(name: str) -> GpuTraits:
     chip, spec = hardware(name), device_named(name)
     order = ("flash", "efficient", "math")
     return GpuTraits(
-        name=f"NVIDIA {spec.title}",
+        name=spec.title.partition(" (")[0],
         capability=chip.capability,
         multiprocessors=chip.sm_count,
         threads_per_multiprocessor=chip.threads_per_sm,

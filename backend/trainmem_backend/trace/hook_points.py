@@ -33,6 +33,7 @@ _HOOK_POINTS = (
     "torch.optim.optimizer:register_optimizer_step_pre_hook",
     "torch.utils._foreach_utils:_foreach_supported_types",
     "torch.utils._device:_device_constructors",
+    "torch.utils._device:CURRENT_DEVICE",
     "torch.utils._python_dispatch:TorchDispatchMode._should_skip_dynamo",
     "torch.utils._python_dispatch:_disable_current_modes",
     "torch._subclasses.fake_tensor:FakeTensorMode",

@@ -45,8 +45,17 @@ _LIKE_FACTORIES = {
 }
 
 
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _named(device: Any) -> torch.device:
+    """A number alone is the accelerator's; `torch.device` would look for a real one."""
+    return _CUDA if _is_integer(device) else torch.device(device)
+
+
 def _is_cuda(device: Any) -> bool:
-    return device is not None and torch.device(device).type == "cuda"
+    return device is not None and _named(device).type == "cuda"
 
 
 class VirtualCuda(TorchFunctionMode):
@@ -58,7 +67,9 @@ class VirtualCuda(TorchFunctionMode):
         self.recorder = record_mode.recorder
         # `torch.device` as a context leaves `normal` where it is: on the host unless told otherwise.
         factories = {*_device_constructors(), torch.normal}
+        self._follow_default = frozenset(_device_constructors())
         self._handlers: dict[Any, Callable[..., Any]] = {
+            torch.device: self._make_device,
             torch.Tensor.device.__get__: self._device,
             torch.Tensor.is_cuda.__get__: self._is_cuda,  # type: ignore[attr-defined]
             torch.Tensor.is_cpu.__get__: self._is_cpu,  # type: ignore[attr-defined]
@@ -93,6 +104,12 @@ class VirtualCuda(TorchFunctionMode):
         if kwargs:
             return func(*args, **kwargs)
         return func(*args)
+
+    def _make_device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+        if len(args) == 1 and not kwargs and _is_integer(args[0]):
+            return torch.device("cuda", args[0])
+        device: torch.device = func(*args, **kwargs)
+        return device
 
     def _on_device(self, tensor: torch.Tensor) -> bool:
         if not isinstance(tensor, FakeTensor):
@@ -161,7 +178,10 @@ class VirtualCuda(TorchFunctionMode):
 
     def _factory(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         device = kwargs.get("device")
-        if device is not None and torch.device(device).type == "meta":
+        if device is None and func in self._follow_default:
+            # PyTorch's own mode for `set_default_device` runs below this one: too late to redirect
+            device = torch.utils._device.CURRENT_DEVICE
+        if device is not None and _named(device).type == "meta":
             return func(*args, **kwargs)
         where = "device" if _is_cuda(device) else "host"
         if where == "device":
@@ -175,7 +195,7 @@ class VirtualCuda(TorchFunctionMode):
         device = kwargs.get("device")
         if device is None:
             return func(*args, **kwargs)
-        if torch.device(device).type == "meta":
+        if _named(device).type == "meta":
             return func(*args, **kwargs)
         with self.placing("device" if _is_cuda(device) else "host"):
             return func(*args, **{**kwargs, "device": _CPU})
@@ -336,6 +356,18 @@ def _aimed_at_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     return redirected
 
 
+def _numbers_are_cuda(parse_to: Callable[..., Any]) -> Callable[..., Any]:
+    """What reads the arguments of ``Tensor.to`` and ``Module.to``, for devices that are numbers."""
+
+    def parse(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(_CUDA if _is_integer(value) else value for value in args)
+        if _is_integer(kwargs.get("device")):
+            kwargs = {**kwargs, "device": _CUDA}
+        return parse_to(*args, **kwargs)
+
+    return parse
+
+
 @contextlib.contextmanager
 def patched_cuda(mode: VirtualCuda) -> Iterator[None]:
     """`torch.cuda` and autocast answer for the virtual device inside."""
@@ -377,8 +409,8 @@ def patched_cuda(mode: VirtualCuda) -> Iterator[None]:
         "manual_seed": nothing,
         "manual_seed_all": nothing,
         "seed": nothing,
-        "get_rng_state": lambda *a: torch.zeros(16, dtype=torch.uint8),
-        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8)],
+        "get_rng_state": lambda *a: torch.zeros(16, dtype=torch.uint8, device=_CPU),
+        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8, device=_CPU)],
         "set_rng_state": nothing,
         "set_rng_state_all": nothing,
         "Stream": streams.Stream,
@@ -388,8 +420,29 @@ def patched_cuda(mode: VirtualCuda) -> Iterator[None]:
         "default_stream": streams.default,
         "device": lambda *a: _Stream(),
         "device_of": lambda *a: _Stream(),
+        "can_device_access_peer": lambda *a: True,
+        "utilization": zero,
+        "temperature": zero,
+        "power_draw": zero,
+        "clock_rate": zero,
+        "_sleep": nothing,
+        "set_per_process_memory_fraction": nothing,
+        "get_per_process_memory_fraction": lambda *a: 1.0,
+        "host_memory_stats": lambda *a: {},
+        "reset_accumulated_host_memory_stats": nothing,
+        "reset_peak_host_memory_stats": nothing,
+        "memory_snapshot": lambda *a, **k: [],
+        "_snapshot": lambda *a, **k: {"segments": [], "device_traces": []},
         "_record_memory_history": nothing,
         "_dump_snapshot": nothing,
+    }
+    markers: dict[str, Any] = {
+        "range_push": zero,
+        "range_pop": zero,
+        "range_start": zero,
+        "range_end": nothing,
+        "mark": nothing,
+        "range": lambda *a, **k: contextlib.nullcontext(),
     }
     accelerator: dict[str, Any] = {
         "is_available": lambda: True,
@@ -420,7 +473,10 @@ def patched_cuda(mode: VirtualCuda) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(torch.autograd, "_engine_run_backward", backward))
         stack.enter_context(mock.patch.object(FakeTensor, "device", property(device)))
+        nn = torch._C._nn
+        stack.enter_context(mock.patch.object(nn, "_parse_to", _numbers_are_cuda(nn._parse_to)))
         _replace(stack, (torch.cuda, torch.cuda.memory), cuda)
+        _replace(stack, (torch.cuda.nvtx,), markers)
         _replace(stack, (torch.accelerator, torch.accelerator.memory), accelerator)
         amp = torch.amp.autocast_mode
         for owner in (torch, torch.amp, amp):
