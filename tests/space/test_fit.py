@@ -107,7 +107,6 @@ def row(**changes):
         "end": 7 * 10**9,
         "ends_with_the_family": False,
         "label": "7B",
-        "beside": 0,
         "marks": [Mark(parameters=10**9, title='"><img>', fits=True, measured=True)],
         "thumb": (4 * 10**10, 5 * 10**10),
         "about": "",
@@ -124,6 +123,13 @@ def test_the_axis_is_logarithmic_and_text_is_text():
     assert places["10B"] - places["1B"] == pytest.approx(places["100B"] - places["10B"], abs=0.01)
     assert html.count('class="mark measured fits"') == 1
     assert html.count("thumb") == 1
+
+
+def test_a_measured_mark_lies_on_top_of_a_predicted_neighbour():
+    measured = Mark(parameters=70_553_706_496, title="measured", fits=True, measured=True)
+    predicted = Mark(parameters=72_706_203_648, title="predicted", fits=True, measured=False)
+    html = frontier([row(marks=[measured, predicted])], {})
+    assert html.index('title="predicted"') < html.index('title="measured"')
 
 
 def test_a_plan_shows_what_it_saves_and_costs():

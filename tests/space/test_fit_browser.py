@@ -121,3 +121,18 @@ def test_nothing_is_wider_than_the_screen(visit, width, dark):
         box = label.bounding_box()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= width
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_label_covers_a_mark(visit, width):
+    page = opened(visit, "?tab=fit&model=gpt2-774m&device=spark", width=width)
+    # What lies on top at each mark's middle: another mark may, text may not.
+    on_top = page.evaluate(
+        """() => [...document.querySelectorAll("#fit .tm-frontier .mark")].map((mark) => {
+            mark.scrollIntoView({ block: "center" });
+            const box = mark.getBoundingClientRect();
+            return document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2).tagName;
+        })"""
+    )
+    assert len(on_top) > 40
+    assert set(on_top) == {"B"}

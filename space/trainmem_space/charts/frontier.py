@@ -13,9 +13,6 @@ from trainmem_space.charts.text import percent
 __all__ = ["FrontierRow", "Mark", "frontier"]
 
 _FIRST, _LAST = 10**8, 6 * 10**11
-_NEAR = 0.03
-_FLIPS = 0.62
-"""Beyond this share of the axis there is no room for a label on the right."""
 
 _TICKS = tuple(base * 10**power for power in (8, 9, 10, 11) for base in (1, 3))
 
@@ -34,8 +31,8 @@ class Mark:
 class FrontierRow:
     """One method. ``end`` is the largest size that fits, 0 for none; ``about`` is HTML that the row opens to.
 
-    ``label`` is HTML that stands beside the end, clear of a mark ``beside`` it. ``thumb`` are the least and the
-    most parameters that a rule of thumb names.
+    ``label`` is HTML that stands outside the track, where it covers no mark at any width. ``thumb`` are the least
+    and the most parameters that a rule of thumb names.
     """
 
     key: str
@@ -43,7 +40,6 @@ class FrontierRow:
     end: int
     ends_with_the_family: bool
     label: str
-    beside: int
     marks: Sequence[Mark]
     thumb: tuple[float, float] | None
     about: str
@@ -82,11 +78,8 @@ def _row(row: FrontierRow, above: int) -> str:
     if row.end:
         kind = "riser open" if row.ends_with_the_family else "riser"
         parts.append(f'<i class="{kind}" style="left:{percent(at)}"></i>')
-    parts += [_mark(mark) for mark in row.marks]
-    flip = at > _FLIPS
-    mark = _share(row.beside)
-    near = (min if flip else max)(at, mark) if abs(mark - at) < _NEAR else at
-    parts.append(f'<em class="size{" flip" if flip else ""}" style="left:{percent(near)}">{row.label}</em>')
+    # What was measured lies on top of a prediction beside it.
+    parts += [_mark(mark) for mark in sorted(row.marks, key=lambda mark: mark.measured)]
     if row.thumb is not None:
         start, end = (_share(size) for size in row.thumb)
         # A rule that names one size is still wide enough to be seen.
@@ -95,7 +88,8 @@ def _row(row: FrontierRow, above: int) -> str:
         )
     return (
         f'<details data-key="{row.key}"><summary><span class="method">{escape(row.title)}</span>'
-        f'<span class="track">{"".join(parts)}</span></summary><div class="about">{row.about}</div></details>'
+        f'<span class="track">{"".join(parts)}</span><em class="size">{row.label}</em></summary>'
+        f'<div class="about">{row.about}</div></details>'
     )
 
 

@@ -69,7 +69,6 @@ def _row(row: MethodFit, thumb: LessonLimit, curve: str) -> FrontierRow:
         end=largest.parameters if largest else 0,
         ends_with_the_family=largest is not None and row.curve.beyond is None,
         label=label,
-        beside=model.parameters if model else 0,
         marks=marks,
         thumb=(thumb.low_parameters, thumb.high_parameters),
         about=_about(row, thumb, curve),
