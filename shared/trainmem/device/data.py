@@ -203,7 +203,7 @@ DEVICES: tuple[Device, ...] = (
             "marketed, bandwidth, bf16: NVIDIA RTX Blackwell GPU architecture white paper",
             _OUT_OF_MEMORY_LINES,
         ),
-        notes=("the high figure is Windows; a desktop on the same card takes its part besides",),
+        notes=("Windows shows up to 31.84 GiB of it; a desktop on the same card takes its part besides",),
     ),
     Device(
         name="rtx-4090",
@@ -220,7 +220,7 @@ DEVICES: tuple[Device, ...] = (
             "marketed, bandwidth, bf16: NVIDIA Ada GPU architecture white paper",
             _OUT_OF_MEMORY_LINES,
         ),
-        notes=("the high figure is Windows; a desktop on the same card takes its part besides",),
+        notes=("Windows shows up to 23.99 GiB of it; a desktop on the same card takes its part besides",),
     ),
     Device(
         name="rtx-3090",
@@ -237,7 +237,7 @@ DEVICES: tuple[Device, ...] = (
             "marketed, bandwidth, bf16: NVIDIA Ampere GA102 GPU architecture white paper",
             _OUT_OF_MEMORY_LINES,
         ),
-        notes=("the high figure is Windows; a desktop on the same card takes its part besides",),
+        notes=("Windows shows up to 23.99 GiB of it; a desktop on the same card takes its part besides",),
     ),
     Device(
         name="l4",

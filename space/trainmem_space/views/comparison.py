@@ -52,7 +52,7 @@ def _machine(machine: Device, *, chosen: bool) -> list[CapacityLine]:
     sold = format_gb(machine.marketed_bytes)
     named = name if sold.replace(" ", "") in name.replace(" ", "") else f"{name} {sold}"
     visible = CapacityLine(
-        label=f"{named} · {format_gib(machine.visible_bytes)}", at_bytes=machine.visible_bytes
+        label=f"{named}, {format_gib(machine.visible_bytes)} visible", at_bytes=machine.visible_bytes
     )
     if chosen and machine.cuda:
         # What the verdict compares with: the context lies outside the allocator that the bars show.
@@ -62,7 +62,7 @@ def _machine(machine: Device, *, chosen: bool) -> list[CapacityLine]:
         taken, at = "the OS", machine.usable_bytes
     else:
         return [visible]
-    label = f"{name} after {taken} · {format_gib(at)}"
+    label = f"{name} after {taken}, {format_gib(at)}"
     dashed = machine.os_share_bytes > 0
     return [visible, CapacityLine(label=label, at_bytes=at, dashed=dashed, chosen=chosen)]
 
