@@ -15,6 +15,7 @@ from typing import Any
 import gradio as gr
 from gradio.utils import get_upload_folder
 
+from trainmem.job import TrainingJob
 from trainmem.predicted_snapshot import predicted_snapshot
 from trainmem.snapshot.compare import compare
 from trainmem.snapshot.examples import EXAMPLES, example_path
@@ -27,6 +28,7 @@ from trainmem_space.address import current_job
 from trainmem_space.shell import Shell
 from trainmem_space.tabs.calculator import DEFAULT_JOB
 from trainmem_space.views import view
+from trainmem_space.views.comparison import described
 from trainmem_space.views.verdict import error_line
 
 __all__ = ["CSS", "build"]
@@ -87,7 +89,8 @@ def build(shell: Shell) -> None:
     with gr.Column(elem_classes="tm-snapshot-compare"):
         view(
             "<h2>Compare</h2><p>What changed since the run before: another snapshot, or the prediction for the "
-            "job of the Calculator.</p>",
+            "job of the Calculator. That job need not be the one that was recorded: set the Calculator to the "
+            "file's model, batch and length first.</p>",
             elem_id="snapshot-compare-introduction",
         )
         with gr.Row(elem_classes="tm-snapshot-open"):
@@ -180,7 +183,9 @@ def _compare_upload(path: str | None, current: Any) -> Iterator[Outputs]:
             _forget(path)
 
 
-def _compare(path: str, name: str, current: Any, *, has_sites: bool = True) -> Iterator[Outputs]:
+def _compare(
+    path: str, name: str, current: Any, *, has_sites: bool = True, note: str = ""
+) -> Iterator[Outputs]:
     keep = gr.skip()
     for message in _reading(path, name):
         if isinstance(message, str):
@@ -190,7 +195,9 @@ def _compare(path: str, name: str, current: Any, *, has_sites: bool = True) -> I
         else:
             summary = message.summary
             yield (
-                *_compared(summary if has_sites or summary is None else summary.without_sites(), current),
+                *_compared(
+                    summary if has_sites or summary is None else summary.without_sites(), current, note
+                ),
                 None,
             )
 
@@ -203,23 +210,35 @@ def _compare_prediction(current: Any, job: Any, request: gr.Request) -> Iterator
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "predicted.pickle"
                 path.write_bytes(predicted_snapshot(wanted))
-                yield from _compare(str(path), "predicted", current, has_sites=False)
+                yield from _compare(
+                    str(path), "predicted", current, has_sites=False, note=_of_the_job(wanted)
+                )
             return
         estimate = answers.answer(wanted, "fast").to_json()
     except ValueError as error:
         yield error_line(str(error)), "", gr.skip()
         return
-    yield *_compared(summary_of_estimate(estimate, "predicted"), current), gr.skip()
+    before = summary_of_estimate(estimate, "predicted")
+    yield *_compared(before, current, _of_the_job(wanted)), gr.skip()
 
 
-def _compared(before: Summary | None, current: Any) -> tuple[str, str]:
-    """Status and comparison."""
+def _of_the_job(job: TrainingJob) -> str:
+    """Which job was predicted: nothing ties the Calculator's to the file."""
+    told = escape(described(job, None))
+    return (
+        f'<p class="tm-note" role="status">Predicted: the Calculator\'s job, {told}. It need not be the job that '
+        "the file recorded.</p>"
+    )
+
+
+def _compared(before: Summary | None, current: Any, note: str = "") -> tuple[str, str]:
+    """Status and comparison; ``note`` is the status where there is one."""
     if not current:
         return error_line("Open a snapshot first; summaries are kept for an hour."), ""
     if before is None:
         return error_line("That file has no GPU memory to compare with."), ""
     comparison = compare(before, Summary.from_json(current))
-    return "", _framed(render_comparison(comparison), f"comparison with {before.name}")
+    return note, _framed(render_comparison(comparison), f"comparison with {before.name}")
 
 
 def _reading(path: str, name: str) -> Iterator[str | Report | SnapshotRejected]:
