@@ -53,6 +53,8 @@ def test_curves_say_their_numbers_to_those_who_do_not_see_them():
     assert "Eager attention at 4,096 tokens" in broken
     assert "grows by 25,088 bytes" in broken
     assert broken.count("<figure") == 3
+    assert "loss of an evaluation without no_grad (20 steps were run)</span>" in broken
+    assert "loss, after backward</span>" in broken
 
 
 def test_the_scatter_has_a_sentence_for_every_row_and_no_row_twice():

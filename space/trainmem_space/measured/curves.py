@@ -189,7 +189,8 @@ def _kept(found: dict[str | None, MeasuredRow]) -> str:
     steps = max(len(values) for _, _, values in curves)
     lines = [
         Line(
-            name=label,
+            # a loop that was set to fewer steps would look as if it had stopped
+            name=label if len(values) == steps else f"{label} ({len(values)} steps were run)",
             style=style,
             points=[(i / max(steps - 1, 1), share(value, end)) for i, value in enumerate(values)],
         )
