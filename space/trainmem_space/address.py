@@ -41,14 +41,14 @@ def tab_of(request: gr.Request) -> str | None:
     return request.query_params.get("tab")
 
 
-def anchor(job: TrainingJob, text: str, kind: str = "") -> str:
-    """A link that opens a scenario, or the line that says why there is none."""
+def anchor(job: TrainingJob, text: str, kind: str = "", *, tab: str | None = None) -> str:
+    """A link that opens a scenario, on ``tab`` or the first one, or the line that says why there is none."""
     try:
-        return f'<a class="{kind}" href="{escape(link_to(job))}">{escape(text)}</a>'
+        return f'<a class="{kind}" href="{escape(link_to(job, tab))}">{escape(text)}</a>'
     except JobError as error:
         return f'<span class="tm-note">No link to this scenario: {escape(str(error))}.</span>'
 
 
-def link_to(job: TrainingJob) -> str:
+def link_to(job: TrainingJob, tab: str | None = None) -> str:
     """The address of a scenario, relative to the page. Raises `JobError` for one too large for a link."""
-    return f"?{encode(job)}"
+    return f"?{encode(job)}" if tab is None else f"?{encode(job)}&tab={tab}"

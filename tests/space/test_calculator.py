@@ -2,19 +2,22 @@
 
 import csv
 import re
+from html import escape
 from types import SimpleNamespace
 
 import pytest
+from starlette.datastructures import QueryParams
 
 from trainmem.cli import main
 from trainmem.job import TrainingJob
 from trainmem.results import error_text
 from trainmem_space import answers
+from trainmem_space.address import job_of, link_to, tab_of
 from trainmem_space.levers import FORM, form_from_job
 from trainmem_space.session import Session
 from trainmem_space.tabs.calculator import _moved, _named, _pasted, _pressed, _shown
 from trainmem_space.views.breakdown import breakdown_csv, breakdown_view
-from trainmem_space.views.comparison import comparison_view
+from trainmem_space.views.comparison import capacity_lines, comparison_view
 from trainmem_space.views.verdict import verdict_view
 
 KNOWN = TrainingJob(model="gpt2-774m", micro_batch=8, device="h200")
@@ -68,6 +71,30 @@ def test_its_verdict_is_no_promise():
     assert "Probably fits" in html
     assert "<code>trainmem trace --model config.json</code>" in html
     assert re.search(r"No step was replayed: on \d+ measured steps", html)
+
+
+@pytest.mark.parametrize("detail", ["fast", "exact"])
+@pytest.mark.parametrize(("model", "is_short"), [("llama3.1-8b", True), ("gpt2-774m", False)])
+def test_where_no_single_lever_helps_the_plan_is_one_click_away(model, is_short, detail):
+    job = TrainingJob(model=model, micro_batch=1, sequence_length=2048, device="rtx-4090")
+    job = job if is_short else job.with_(micro_batch=8, sequence_length=1024)
+    verdict, session = answers.verdict_on(job, detail), Session()
+    session.show(job)
+    html = _shown(session, job, detail)[0]
+    assert verdict.fits is False
+    assert (verdict.cheapest_lever is None) == is_short
+    link = f'href="{escape(link_to(job, "fit"))}"'
+    assert (link in html) == is_short
+    request = SimpleNamespace(query_params=QueryParams(link_to(job, "fit").removeprefix("?")))
+    assert (job_of(request), tab_of(request)) == (job, "fit")
+
+
+def test_the_lines_of_a_device_say_what_they_are():
+    labels = [line.label for line in capacity_lines("spark")]
+    assert labels[:2] == [
+        "DGX Spark 128 GB, 120 GiB visible",
+        "DGX Spark after the OS and the context, 109 GiB",
+    ]
 
 
 def test_a_config_too_large_for_a_link_is_answered_without_one():

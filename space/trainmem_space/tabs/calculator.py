@@ -215,7 +215,11 @@ def _shown(session: Session, job: TrainingJob, detail: answers.Detail) -> Views:
     estimate = answers.answer(job, detail).to_json()
     return (
         verdict_view(
-            estimate, answers.verdict_on(job, detail), described=described(job, None), detail=detail
+            estimate,
+            answers.verdict_on(job, detail),
+            described=described(job, None),
+            detail=detail,
+            plan=anchor(job, "What several together would do", tab="fit"),
         ),
         comparison_view(session, job, detail),
         breakdown_view(estimate, answers.board(job)),

@@ -12,8 +12,14 @@ from trainmem_space.charts.text import prose, size
 __all__ = ["error_line", "verdict_view"]
 
 
-def verdict_view(estimate: dict[str, Any], verdict: Verdict, *, described: str, detail: str) -> str:
-    """What an engineer with ten seconds reads. ``described`` is the job in words, shown where no form is."""
+def verdict_view(
+    estimate: dict[str, Any], verdict: Verdict, *, described: str, detail: str, plan: str = ""
+) -> str:
+    """What an engineer with ten seconds reads.
+
+    ``described`` is the job in words, shown where no form is; ``plan`` is the link to what several levers do
+    together, shown where one alone does not help.
+    """
     state = {True: "fits", False: "short", None: "unsure"}[verdict.fits]
     reserved = estimate["peak_reserved_bytes"]
     held = f", {size(reserved)} reserved" if reserved is not None else ""
@@ -28,6 +34,8 @@ def verdict_view(estimate: dict[str, Any], verdict: Verdict, *, described: str, 
         parts.append(
             f'<p class="tm-lever">{sentence} <button type="button" data-action="apply">Apply</button></p>'
         )
+    elif verdict.fits is False and plan:
+        parts.append(f'<p class="tm-lever">No single lever makes it fit here. {plan}</p>')
     parts.append(f'<p class="tm-job">{escape(described)}</p>')
     if detail == "exact" and reserved is None and estimate["engine"] == "tape":
         parts.append('<p class="tm-note">Too many micro batches to replay here: without reserved memory.</p>')
