@@ -67,6 +67,7 @@ def test_a_device_in_words(capsys):
     assert "on Qwen2.5's curve" in said
     assert "about " in said
     assert "the same steps, predicted and measured:" in said
+    assert "Reserved memory was left out (--detail fast)" in said
 
 
 def test_a_job_in_words(capsys):
@@ -83,6 +84,7 @@ def test_a_job_in_words(capsys):
     assert "a step takes at least" in said
     assert "4 x H100 80GB (SXM)" in said
     assert "the smallest single device in the list that runs it as set: h100-80gb" in said
+    assert said.splitlines()[-1].startswith("Reserved memory was left out (--detail fast)")
 
 
 def test_a_budget_without_a_device_says_whose_rates_it_takes(capsys):

@@ -13,7 +13,7 @@ from trainmem.fit.family import FAMILIES, family
 from trainmem.fit.frontier import lesson_bytes
 from trainmem.fit.published import PAGE
 from trainmem.fit.report import as_json, job_fit
-from trainmem.fit.words import THUMB, TIGHT, billions, thumb_sentence
+from trainmem.fit.words import FAST, THUMB, TIGHT, billions, thumb_sentence
 from trainmem.job import JobError
 from trainmem.units import format_gib
 
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     args.device = at.device.name
     if args.model is not None:
         found = job_fit(job_from_arguments(args), at, args.detail)
-        _print_json(as_json(at, about=found)) if args.json else print_job(found, at)
+        _print_json(as_json(at, about=found)) if args.json else print_job(found, at, args.detail)
         return 0
     asked = {name: getattr(args, name) for name in _OF_A_JOB if getattr(args, name) is not None}
     for name, value in asked.items():
@@ -119,6 +119,9 @@ def _page(page: WhatFits) -> None:
     print()
     if any(size.tight for row in page.rows for size in (row.catalogue.largest, row.example) if size):
         print(f"tight: {TIGHT}")
+        print()
+    if page.detail == "fast":
+        print(FAST)
         print()
     print(f"{THUMB}{_thumb_start(at)}")
     for limit in page.lesson:

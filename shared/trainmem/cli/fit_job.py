@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainmem.estimate import Detail
 from trainmem.fit import Limit, Plan, Plans, RentOrOwn
 from trainmem.fit.plan import EXPANDABLE
 from trainmem.fit.report import JobFit
 from trainmem.fit.room import Room
 from trainmem.fit.words import (
     BY_SUM,
+    FAST,
     ORDER,
     TIGHT,
     fraction_sentence,
@@ -35,7 +37,7 @@ def print_table(rows: Sequence[tuple[str, ...]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def print_job(found: JobFit, at: Room) -> None:
+def print_job(found: JobFit, at: Room, detail: Detail) -> None:
     """Everything about one job on one device."""
     _plans(found.plans)
     print()
@@ -44,6 +46,9 @@ def print_job(found: JobFit, at: Room) -> None:
     _floor(found, at)
     print()
     _offers(found.rent_or_own)
+    if detail == "fast" and found.plans.engine != "whiteboard":
+        print()
+        print(FAST)
 
 
 def _plans(found: Plans) -> None:

@@ -19,6 +19,7 @@ from trainmem.whiteboard import LessonLimit
 __all__ = [
     "BY_SUM",
     "CHECKING",
+    "FAST",
     "ORDER",
     "THUMB",
     "TIGHT",
@@ -42,6 +43,11 @@ CHECKING = "Reserved memory is still being checked."
 
 BY_SUM = "Where the whiteboard's sum reaches the limit, which is too close to say: no step was replayed"
 """What limits of a model are that the tape does not know."""
+
+FAST = (
+    "Reserved memory was left out (--detail fast): what is said to fit here, the allocator may still refuse."
+)
+"""Under an answer of the fast peak alone."""
 
 ORDER = (
     "Not by step time but by what changes: first lists that cost time alone, then numerics, then what is trained, then "
