@@ -138,3 +138,30 @@ def test_questions_about_the_device_have_harmless_answers(tmp_path: Path) -> Non
         f"with torch.cuda.nvtx.range('steps'):\n    pass\n{STEP}"
         "torch.cuda.nvtx.range_pop()\n",
     )
+
+
+def test_a_step_that_the_device_has_no_room_for_says_so(tmp_path: Path) -> None:
+    start = "model = torch.nn.Linear(256, 256).cuda()\noptimizer = torch.optim.SGD(model.parameters())\n"
+    assert traced(tmp_path, start + STEP).warnings == []
+    (too_much,) = traced(tmp_path, f"{start}x = torch.empty(1 << 40, device='cuda')\ndel x\n{STEP}").warnings
+    assert too_much.startswith(
+        "h200: the program would have run out of memory in setup, at empty, asking for"
+    )
+    held = STEP.replace("    optimizer.step()\n", "    optimizer.step()\n    x = x.to('cuda')\n")
+    (late,) = traced(tmp_path, f"{start}x = torch.empty(1 << 36)\n{held}").warnings
+    assert "in step 1: optimizer step" in late
+
+
+def test_recurrent_layers_are_said_not_to_be_exact(tmp_path: Path) -> None:
+    recording = traced(
+        tmp_path,
+        "class Tagger(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.rnn = torch.nn.LSTM(256, 64, batch_first=True)\n"
+        "    def forward(self, x):\n"
+        "        return self.rnn(x[None])[0]\n"
+        "model = Tagger().cuda()\n"
+        f"optimizer = torch.optim.SGD(model.parameters())\n{STEP}",
+    )
+    assert [warning for warning in recording.warnings if "cuDNN" in warning] == recording.warnings != []

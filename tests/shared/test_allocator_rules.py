@@ -7,7 +7,7 @@ from allocator_reference import Reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmem.allocator import AllocatorOutOfMemoryError, AllocatorSettings, CachingAllocator
+from trainmem.allocator import AllocatorOutOfMemoryError, AllocatorSettings, CachingAllocator, replay
 from trainmem.units import KIB, MIB
 
 OPTIONS = {
@@ -67,3 +67,8 @@ def test_the_fast_allocator_follows_the_plain_rules(option, chance, steps, capac
         assert fast.allocated_bytes == plain.allocated
         assert fast.reserved_bytes == plain.reserved
     assert fast.retries == plain.retries
+
+
+def test_more_segments_than_addresses_are_refused() -> None:
+    with pytest.raises(ValueError, match="do not fit into a process's address space"):
+        replay([1 << 47, ~0])

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 from unittest import mock
 
-from trainmem.recording import Recording
+from trainmem.instant import describe_instant
+from trainmem.recording import Recording, counters
+from trainmem.units import format_bytes
 from trainmem_backend.trace.errors import TraceError, what_failed
 from trainmem_backend.trace.gpu import gpu_traits
 from trainmem_backend.trace.libraries import quiet_libraries
@@ -86,7 +88,29 @@ def trace_program(
                 "does because of a value is not what it would do on a GPU"
             )
         recorder.recording = Recording()
+    _warn_of_too_little_memory(recording, device)
     return recording
+
+
+def _warn_of_too_little_memory(recording: Recording, device: str) -> None:
+    """The trace has all the memory it asks for; say where the device would have had no more."""
+    total = gpu_traits(device).total_bytes
+    # rounding and fragmentation cost less than the tensors themselves: most replays are spared
+    if 2 * max(counters(recording, detail="fast").allocated, default=0) <= total:
+        return
+    failed = counters(recording, capacity_bytes=total).oom
+    if failed is None:
+        return
+    mark = [mark for mark in recording.marks if mark.event <= failed.event_index][-1]
+    number = sum(event > 0 for event in recording.events[: failed.event_index])
+    op, module = recording.op_of[number], recording.module_of[number]
+    where = describe_instant(mark.phase, op, module, "optimizer")
+    at = f"step {mark.step}: {where}" if mark.step else f"setup, at {op}"
+    recording.warnings.append(
+        f"{device}: the program would have run out of memory in {at}, asking for "
+        f"{format_bytes(failed.tried_bytes)} with {format_bytes(failed.allocated_bytes)} allocated of "
+        f"{format_bytes(total)}; the figures are what it needs, not what it would have reached"
+    )
 
 
 def trace_script(

@@ -51,6 +51,11 @@ class Recorder:
         if text not in self.recording.notes:
             self.recording.notes.append(text)
 
+    def warn(self, text: str) -> None:
+        """What makes the figures less than exact."""
+        if text not in self.recording.warnings:
+            self.recording.warnings.append(text)
+
     def empty_cache(self) -> None:
         """The program calls ``torch.cuda.empty_cache``."""
         self.recording.empty_cache_before.append(len(self.recording.events))

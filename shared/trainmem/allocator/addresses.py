@@ -13,7 +13,7 @@ from bisect import bisect_right, insort
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainmem.units import MIB
+from trainmem.units import MIB, format_bytes
 
 __all__ = ["DeviceAddresses", "RisingAddresses", "SegmentPlacement"]
 
@@ -73,7 +73,7 @@ class DeviceAddresses:
             insort(self._holes.setdefault(rest, []), address + size - rest)
 
     def place(self, size_bytes: int) -> int:
-        """The address of a new segment."""
+        """The address of a new segment. Raises ValueError where none is left."""
         if self._placed == _SEGMENTS_BEFORE_LATE_HOLE:
             self.release(*_LATE_HOLE)
         self._placed += 1
@@ -118,7 +118,13 @@ class DeviceAddresses:
                 self._gaps[index : index + 1] = [(start, address)] if address > start else []
                 break
         else:
-            address = self._bottom = self._bottom - size
+            address = self._bottom - size
+            if address < 0:
+                raise ValueError(
+                    f"events: {format_bytes(_TOP - address)} of segments do not fit into a process's address space, "
+                    f"{format_bytes(_TOP)}"
+                )
+            self._bottom = address
         self._chunks[address] = _Chunk(size, 0)
         insort(self._starts, address)
         insort(self._holes.setdefault(size, []), address)
