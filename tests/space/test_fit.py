@@ -175,7 +175,9 @@ def test_what_is_never_replayed_is_final_at_once():
 def test_limits_of_an_unknown_model_are_the_sums():
     config = {"model_type": "granite", "hidden_size": 2048, "num_hidden_layers": 4, "vocab_size": 49155}
     config |= {"num_attention_heads": 32, "max_position_embeddings": 4096, "intermediate_size": 8192}
-    html = tab._job_settled(TrainingJob(config=config, sequence_length=2048).to_json(), *SETTINGS)
+    job = TrainingJob(config=config, sequence_length=2048).to_json()
+    assert "still being checked" not in tab._job_now(job, *SETTINGS)
+    html = tab._job_settled(job, *SETTINGS)
     assert "One more does not fit, replayed" not in html
     assert "Where the whiteboard&#x27;s sum reaches the limit" in html
 

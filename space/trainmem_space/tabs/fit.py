@@ -193,9 +193,11 @@ def _exactly(at: Room, like: TrainingJob, curve: str) -> Any:
 def _job(at: Room, job: TrainingJob, detail: Detail) -> str:
     job = job.with_(device=at.device.name)
     can_replay = replayable(job.with_(accumulation=min(job.accumulation, 2)))
-    is_checking = can_replay and detail == "fast"
+    is_early = can_replay and detail == "fast"
     detail = detail if can_replay else "fast"
     found = plans(job, at, detail)
+    # The whiteboard's sum is all that there will be of a model that the tape does not know.
+    is_checking = is_early and found.engine == "tape"
     parts = [
         plans_view(found, described(job, None), detail, is_checking=is_checking),
         floor_view(step_floor(job), measured_fraction(job), at.name),
