@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainmem.job import JobError, Lora, TrainingJob
+from trainmem.job import JobError, Lora, Sharding, TrainingJob
 from trainmem.model import UnknownFamily
 from trainmem.model.catalogue import entries, find
 from trainmem.model.resolve import resolve
@@ -118,3 +118,30 @@ def test_a_bad_config_is_refused_in_one_line(config: dict[str, Any]) -> None:
         resolve(TrainingJob(config=config))
     assert str(error.value).startswith("config")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "line"),
+    [
+        (
+            Sharding(tensor_parallel=999),
+            "sharding.tensor_parallel: 999 does not divide the 12 heads of gpt2-124m; allowed are 1, 2, 3, 4, 6, 12",
+        ),
+        (
+            Sharding(pipeline_parallel=999),
+            "sharding.pipeline_parallel: 999 stages are more than the 12 blocks of gpt2-124m; allowed are 1 to 12",
+        ),
+    ],
+)
+def test_a_model_is_divided_into_whole_heads_and_blocks(sharding: Sharding, line: str) -> None:
+    with pytest.raises(JobError) as error:
+        resolve(TrainingJob(model="gpt2-124m", sharding=sharding))
+    assert str(error.value) == line
+    resolve(TrainingJob(model="gpt2-124m", sharding=Sharding(tensor_parallel=6, pipeline_parallel=12)))
+
+
+def test_a_quantized_checkpoint_is_said_to_be_taken_as_plain() -> None:
+    config = {**find("llama3.1-8b").config, "quantization_config": {"quant_method": "gptq", "bits": 4}}
+    (warning,) = resolve(TrainingJob(config=config)).warnings
+    assert "quantization_config is ignored" in warning
+    assert "base_quantization" in warning

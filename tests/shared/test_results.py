@@ -196,3 +196,8 @@ def test_accuracy_counts_what_fell_short_and_what_had_no_answer(row):
     assert (found.rows, found.unanswered, found.under) == (2, 1, 1)
     assert found.worst == pytest.approx(0.02, abs=1e-6)
     assert accuracy(rows, predictions_for(rows, answers, version="0"), "trace") is None
+
+
+def test_a_line_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(RowError, match=r"^rows, line 1: nested too deeply$"):
+        read_rows('{"job":' + "[" * 200_000 + "\n")

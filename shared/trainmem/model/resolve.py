@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from trainmem.job import JobError, Lora, Task, TrainingJob, _shown
+from trainmem.job import JobError, Lora, Sharding, Task, TrainingJob, _shown
 from trainmem.model.architecture import Architecture
 from trainmem.model.catalogue import find
 from trainmem.model.config import UnknownFamily
@@ -31,11 +31,13 @@ def resolve(job: TrainingJob) -> Resolved:
     """The architecture that ``job`` trains; its config wins over its model name.
 
     Raises `JobError` for an unknown model or type, a wrong config, a task the family has no model for, a
-    sequence longer than a learned position table, and LoRA targets that name no linear layer. Equal jobs
-    share one result, so that asking again costs microseconds.
+    sequence longer than a learned position table, LoRA targets that name no linear layer, and more ways to
+    divide the model than it has heads and blocks for. Equal jobs share one result, so that asking again costs
+    microseconds.
     """
     targets = None if job.lora is None else job.lora.targets
     found = _resolve(job.model, _canonical(job), job.task, job.sequence_length, targets)
+    _check_division(job.sharding, found)
     ranks = _rank_warnings(job)
     return replace(found, warnings=(*found.warnings, *ranks)) if ranks else found
 
@@ -91,8 +93,33 @@ def _read(model: str | None, config: str | None, task: Task) -> tuple[str, Archi
         architecture = architecture_of(values, task)
     except UnknownFamily as refusal:
         architecture = architecture_of_unknown(values, task, refusal)
-        return f"this {values.get('model_type')} config", architecture, ()
-    return f"this {architecture.family} config", architecture, ()
+        return f"this {values.get('model_type')} config", architecture, _quantization_notes(values)
+    return f"this {architecture.family} config", architecture, _quantization_notes(values)
+
+
+def _quantization_notes(values: dict[str, Any]) -> tuple[str, ...]:
+    if not values.get("quantization_config"):
+        return ()
+    return (
+        "config.quantization_config is ignored: the weights are taken as unquantised; for a packed base under "
+        "adapters say base_quantization",
+    )
+
+
+def _check_division(sharding: Sharding, found: Resolved) -> None:
+    """Tensor parallelism gives every device whole heads, pipeline parallelism every stage whole blocks."""
+    heads, layers = found.architecture.heads, found.architecture.layers
+    if heads and heads % sharding.tensor_parallel:
+        divisors = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        raise JobError(
+            f"sharding.tensor_parallel: {sharding.tensor_parallel} does not divide the {heads} heads of "
+            f"{found.name}; allowed are {divisors}"
+        )
+    if sharding.pipeline_parallel > layers:
+        raise JobError(
+            f"sharding.pipeline_parallel: {sharding.pipeline_parallel} stages are more than the {layers} blocks of "
+            f"{found.name}; allowed are 1 to {layers}"
+        )
 
 
 def _rank_warnings(job: TrainingJob) -> list[str]:

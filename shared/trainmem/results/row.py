@@ -146,4 +146,6 @@ def read_rows(text: str, *, source: str = "rows") -> list[MeasuredRow]:
             raise RowError(f"{source}, line {number}: {error}") from None
         except ValueError as error:
             raise RowError(f"{source}, line {number}: not JSON ({error})") from None
+        except RecursionError:
+            raise RowError(f"{source}, line {number}: nested too deeply") from None
     return rows
