@@ -165,3 +165,47 @@ def test_recurrent_layers_are_said_not_to_be_exact(tmp_path: Path) -> None:
         f"optimizer = torch.optim.SGD(model.parameters())\n{STEP}",
     )
     assert [warning for warning in recording.warnings if "cuDNN" in warning] == recording.warnings != []
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (
+            "import threading\n"
+            "thread = threading.Thread(target=lambda: torch.ones(4, 4, device='cuda'))\n"
+            "thread.start()\nthread.join()\n",
+            "^threads: another thread than the program's first uses the GPU",
+        ),
+        (
+            "from concurrent.futures import ThreadPoolExecutor\n"
+            "model = torch.nn.Linear(4, 4).cuda()\nbatch = torch.ones(4, 4, device='cuda')\n"
+            "with ThreadPoolExecutor() as pool:\n    pool.submit(model, batch).result()\n",
+            r"^train\.py, line 7: threads: a module is called in another thread",
+        ),
+        (
+            "torch.from_dlpack(torch.ones(4, device='cuda'))\n",
+            r"^train\.py, line 3: DLPack hands on a tensor's memory",
+        ),
+        (
+            "from torch.nn.attention.flex_attention import flex_attention\n"
+            "query = torch.ones(1, 4, 128, 64, device='cuda', requires_grad=True)\n"
+            "flex_attention(query, query, query)\n",
+            r"^train\.py, line 5: flex_attention is made of compiled kernels",
+        ),
+    ],
+    ids=["thread", "pool", "dlpack", "flex"],
+)
+def test_what_fake_tensors_cannot_follow_is_refused(tmp_path: Path, body: str, line: str) -> None:
+    with pytest.raises(TraceError, match=line) as failure:
+        traced(tmp_path, body)
+    assert "\n" not in str(failure.value)
+
+
+def test_a_thread_of_its_own_business_is_left_alone(tmp_path: Path) -> None:
+    traced(
+        tmp_path,
+        "import threading\n"
+        "model = torch.nn.Linear(256, 256).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters())\n"
+        f"threading.Thread(target=lambda: sum(range(9))).start()\n{STEP}",
+    )

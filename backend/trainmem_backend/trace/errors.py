@@ -27,4 +27,5 @@ def what_failed(error: BaseException, script: Path | None = None) -> str:
         where = script.name + line
     else:
         where = Path(frames_of[-1].filename).name + line if frames_of else "the model"
-    return f"{where}: {type(error).__name__}: {' '.join(str(error).split())[:_MOST_CHARACTERS]}"
+    kind = "" if isinstance(error, TraceError) else f"{type(error).__name__}: "
+    return f"{where}: {kind}{' '.join(str(error).split())[:_MOST_CHARACTERS]}"

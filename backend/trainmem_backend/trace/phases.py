@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -12,6 +13,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from trainmem.recording import Phase
+from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.session import TraceSession
 
 __all__ = ["EndOfTraceError", "StepCutter"]
@@ -46,6 +48,7 @@ class StepCutter:
         self._step = self._micro = 0
         self._phase: Phase = "setup"
         self._runs = False
+        self._thread = threading.get_ident()
         self._closures = 0
         self._backward_ended = 0
         self._known: set[int] = set()
@@ -84,6 +87,8 @@ class StepCutter:
 
     def _forward(self, module: torch.nn.Module, inputs: object) -> None:
         """A module is called: the outermost one begins a forward, unless one runs or gradients are off."""
+        if threading.get_ident() != self._thread:
+            raise TraceError("threads: a module is called in another thread, which a trace does not follow")
         if self._runs:
             return
         if self.steps_done >= self._limit:

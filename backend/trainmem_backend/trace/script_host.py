@@ -6,6 +6,8 @@ import contextlib
 import importlib
 import os
 import re
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,9 +16,12 @@ from unittest import mock
 import torch
 from torch.utils.data import DataLoader
 
+from trainmem_backend.trace.errors import TraceError
+
 __all__ = ["load_what_it_names", "scripted"]
 
-_LIBRARIES = ("transformers", "accelerate", "peft", "bitsandbytes", "torchvision")
+_FLEX = "torch.nn.attention.flex_attention"
+_LIBRARIES = ("transformers", "accelerate", "peft", "bitsandbytes", "torchvision", _FLEX)
 """Imported before a virtual GPU is in place: they look for one, or make tensors, when they are."""
 _NAMES_BITSANDBYTES = re.compile(r"bitsandbytes|BitsAndBytes|load_in_[48]bit|adamw_8bit|adamw_bnb|paged_")
 
@@ -25,7 +30,7 @@ def load_what_it_names(script: Path) -> None:
     """Import the libraries that a script mentions and that are installed."""
     text = script.read_text(encoding="utf-8", errors="replace")
     for library in _LIBRARIES:
-        named = re.search(rf"\b{library}\b", text) or (
+        named = re.search(rf"\b{library.rpartition('.')[2]}\b", text) or (
             library == "bitsandbytes" and _NAMES_BITSANDBYTES.search(text)
         )
         if named:
@@ -43,7 +48,8 @@ class _HostGenerator(torch.Generator):
 @contextlib.contextmanager
 def scripted(note: Callable[[str], None]) -> Iterator[None]:
     """A script inside runs in this process alone, writes no checkpoints, and leaves PyTorch's defaults as they
-    were; ``note`` is told what was left out.
+    were; ``note`` is told what was left out. Raises `TraceError` where another thread used the device: fake tensors
+    are recorded in the thread of the trace alone.
     """
     make_loader = DataLoader.__init__
     default_dtype = torch.get_default_dtype()
@@ -70,7 +76,23 @@ def scripted(note: Callable[[str], None]) -> Iterator[None]:
             leave(status)
         raise SystemExit(status)
 
+    lost: list[BaseException] = []
+    say = threading.excepthook
+
+    def thread_failed(what: threading.ExceptHookArgs) -> None:
+        if what.exc_value is not None and _is_about_the_device(what.exc_value):
+            lost.append(what.exc_value)
+        else:
+            say(what)
+
+    def refused(*_: object, **__: object) -> None:
+        raise TraceError("flex_attention is made of compiled kernels, which a trace cannot replay")
+
     with contextlib.ExitStack() as stack:
+        stack.callback(_raise_for_threads, lost)
+        stack.enter_context(mock.patch.object(threading, "excepthook", thread_failed))
+        if (flex := sys.modules.get(_FLEX)) is not None:
+            stack.enter_context(mock.patch.object(flex, "flex_attention", refused))
         stack.enter_context(mock.patch.object(os, "_exit", exit_with_report))
         stack.enter_context(mock.patch.object(DataLoader, "__init__", in_process))
         stack.enter_context(mock.patch.object(torch, "compile", uncompiled))
@@ -81,6 +103,17 @@ def scripted(note: Callable[[str], None]) -> Iterator[None]:
         stack.callback(torch.set_grad_enabled, torch.is_grad_enabled())
         stack.callback(torch.set_default_device, None)
         yield
+
+
+def _is_about_the_device(error: BaseException) -> bool:
+    return isinstance(error, TraceError) or bool(re.search(r"cuda|accelerator", str(error), re.IGNORECASE))
+
+
+def _raise_for_threads(lost: list[BaseException]) -> None:
+    if lost:
+        raise TraceError(
+            "threads: another thread than the program's first uses the GPU, and a trace follows only that one"
+        ) from lost[0]
 
 
 _WORKERS_POSITION = 5

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import _disable_current_modes
 
+from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.record_mode import RecordMode
 from trainmem_backend.trace.recorder import Recorder
 
@@ -82,6 +83,8 @@ class VirtualCuda(TorchFunctionMode):
             torch.Tensor.data_ptr: self._data_ptr,
             torch.Tensor.numpy: self._values,
             torch.Tensor.tolist: self._values,
+            torch.Tensor.__dlpack__: self._no_memory,
+            torch.Tensor.__dlpack_device__: self._no_memory,
             torch.Tensor.__getitem__: self._at_index,
             torch.Tensor.__setitem__: self._at_index,
         }
@@ -133,6 +136,11 @@ class VirtualCuda(TorchFunctionMode):
 
     def _data_ptr(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         return 0 if isinstance(args[0], FakeTensor) else func(*args)
+
+    def _no_memory(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(args[0], FakeTensor):
+            raise TraceError("DLPack hands on a tensor's memory, and in a trace there is none")
+        return func(*args, **kwargs)
 
     def _values(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor = args[0]
