@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, wraps
 from importlib.resources import files
 from typing import Any
 
@@ -48,6 +48,8 @@ _FAILED = "trainmem failed on this; please report the settings and the log."
 _WAITING = '<p class="tm-note">Working out what fits …</p>'
 
 _log = logging.getLogger(__name__)
+
+_Answer = Callable[..., Any]
 
 
 def build(shell: Shell) -> None:
@@ -93,20 +95,35 @@ def build(shell: Shell) -> None:
     job = gr.State(None)
     inputs = [job, *controls]
 
-    def follow(event: Any) -> None:
+    def follow(event: Any, ask: Callable[[_Answer], _Answer] = lambda answer: answer) -> None:
         """After the fast page the job's part, then both as the allocator has them."""
-        event = event.then(_job_now, inputs, about, **quick)
-        event.then(_page_settled, inputs, page, **quick).then(_job_settled, inputs, about, **quick)
+        event = event.then(ask(_job_now), inputs, about, **quick)
+        event.then(ask(_page_settled), inputs, page, **quick).then(ask(_job_settled), inputs, about, **quick)
 
-    # Not a Textbox's ``input``: Gradio 6.31 drops its first. Nor the device's: opening the tab sets it, and the
-    # page that follows may still be asked with the one before.
+    # Not a Textbox's ``input``: Gradio 6.31 drops its first. Nor the device's: opening the tab sets it.
     changing = (budget, machine)
     moved = [control.change if control in changing else control.input for control in controls]
     follow(gr.on(moved, _page_now, inputs, [error, page], **quick))
     selected = shell.tab.select(_selected, shell.job, [job, machine], **quick)
-    follow(selected.then(_page_now, inputs, [error, page], **quick))
+    follow(selected.then(_on_its_device(_page_now), inputs, [error, page], **quick), _on_its_device)
     opened = shell.demo.load(_opened, None, [job, machine], **quick)
-    follow(opened.then(_page_now, inputs, [error, page], **quick))
+    follow(opened.then(_on_its_device(_page_now), inputs, [error, page], **quick), _on_its_device)
+
+
+def _on_its_device(answer: _Answer) -> _Answer:
+    """``answer`` for the device of the job, whatever the control shows.
+
+    Opening the tab sets the control, and the browser may still send what it showed before.
+    """
+
+    @wraps(answer)
+    def asked(data: dict[str, Any] | None, machine: str, *settings: Any) -> Any:
+        if data is not None:
+            found = device(TrainingJob.from_json(data).device)
+            machine = found.name if found.cuda else machine
+        return answer(data, machine, *settings)
+
+    return asked
 
 
 def _selected(data: dict[str, Any] | None) -> list[Any]:
