@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 
 import pytest
 
@@ -204,7 +205,6 @@ def test_a_line_nested_too_deeply_is_refused() -> None:
 
 
 def test_no_published_command_names_a_place_of_a_machine():
-    places = ("/tmp/", "/home/", "/root/", "/Users/")
+    places = re.compile(r"/(tmp|home|root|Users)/")
     for row in published_rows():
-        command = str(row.environment.get("command", ""))
-        assert not any(place in command for place in places), row.id
+        assert not places.search(str(row.environment.get("command", ""))), row.id
