@@ -20,7 +20,7 @@ from trainmem_backend.trace.memory_counters import MemoryCounters
 from trainmem_backend.trace.phases import EndOfTraceError, StepCutter
 from trainmem_backend.trace.script_host import load_what_it_names, scripted
 from trainmem_backend.trace.session import tracing
-from trainmem_backend.trace.virtual_cuda import memory_answers
+from trainmem_backend.trace.virtual_answers import memory_answers
 
 __all__ = ["trace_program", "trace_script", "trace_step"]
 

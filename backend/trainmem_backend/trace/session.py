@@ -22,7 +22,8 @@ from trainmem_backend.trace.liger import virtual_liger
 from trainmem_backend.trace.modules import virtual_modules
 from trainmem_backend.trace.record_mode import RecordMode
 from trainmem_backend.trace.recorder import Recorder
-from trainmem_backend.trace.virtual_cuda import VirtualCuda, patched_cuda
+from trainmem_backend.trace.virtual_answers import patched_cuda
+from trainmem_backend.trace.virtual_cuda import VirtualCuda
 
 __all__ = ["TraceSession", "tracing"]
 

@@ -1,18 +1,15 @@
 """A CUDA device that is not there: programs written for one run on fake tensors.
 
 PyTorch's C++ side sees fake CPU tensors, which every build can differentiate and autocast. Python sees a
-CUDA device: ``tensor.device`` says so, a `TorchFunctionMode` aims factories and copies, and `torch.cuda` is
-patched.
+CUDA device: ``tensor.device`` says so, a `TorchFunctionMode` aims factories and copies, and `torch.cuda`
+answers for it (`virtual_answers`).
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -22,12 +19,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.record_mode import RecordMode
-from trainmem_backend.trace.recorder import Recorder
 
-__all__ = ["VirtualCuda", "memory_answers", "patched_cuda"]
+__all__ = ["CPU", "CUDA", "VirtualCuda", "is_integer"]
 
-_CUDA = torch.device("cuda", 0)
-_CPU = torch.device("cpu")
+CUDA = torch.device("cuda", 0)
+CPU = torch.device("cpu")
 _NEW_FACTORIES = {
     getattr(torch.Tensor, name)
     for name in ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty_strided")
@@ -46,13 +42,14 @@ _LIKE_FACTORIES = {
 }
 
 
-def _is_integer(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
+    """Whether a device is named by its number."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _named(device: Any) -> torch.device:
     """A number alone is the accelerator's; `torch.device` would look for a real one."""
-    return _CUDA if _is_integer(device) else torch.device(device)
+    return CUDA if is_integer(device) else torch.device(device)
 
 
 def _is_cuda(device: Any) -> bool:
@@ -109,7 +106,7 @@ class VirtualCuda(TorchFunctionMode):
         return func(*args)
 
     def _make_device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
-        if len(args) == 1 and not kwargs and _is_integer(args[0]):
+        if len(args) == 1 and not kwargs and is_integer(args[0]):
             return torch.device("cuda", args[0])
         device: torch.device = func(*args, **kwargs)
         return device
@@ -122,7 +119,7 @@ class VirtualCuda(TorchFunctionMode):
 
     def _device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
         """FakeTensor has its own property; this one serves the classes that wrap fake tensors."""
-        device: torch.device = _CUDA if self._on_device(args[0]) else func(*args)
+        device: torch.device = CUDA if self._on_device(args[0]) else func(*args)
         return device
 
     def _is_cuda(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -165,7 +162,7 @@ class VirtualCuda(TorchFunctionMode):
 
     def _place(self, index: Any) -> Any:
         if isinstance(index, list) and index and all(isinstance(item, bool | int) for item in index):
-            return self._factory(torch.tensor, (index,), {"device": _CUDA})
+            return self._factory(torch.tensor, (index,), {"device": CUDA})
         return index
 
     def _same(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -193,7 +190,7 @@ class VirtualCuda(TorchFunctionMode):
             return func(*args, **kwargs)
         where = "device" if _is_cuda(device) else "host"
         if where == "device":
-            kwargs = {**kwargs, "device": _CPU}
+            kwargs = {**kwargs, "device": CPU}
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         with self.placing(where):
@@ -206,7 +203,7 @@ class VirtualCuda(TorchFunctionMode):
         if _named(device).type == "meta":
             return func(*args, **kwargs)
         with self.placing("device" if _is_cuda(device) else "host"):
-            return func(*args, **{**kwargs, "device": _CPU})
+            return func(*args, **{**kwargs, "device": CPU})
 
     def _to(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor, rest = args[0], args[1:]
@@ -216,7 +213,7 @@ class VirtualCuda(TorchFunctionMode):
             other = kwargs.pop("other", None)
             if other is None:
                 other, rest = rest[0], rest[1:]
-            device = _CUDA if self._on_device(other) else _CPU
+            device = CUDA if self._on_device(other) else CPU
             dtype = other.dtype
             if len(rest) > 1:
                 copy = rest[1]
@@ -230,10 +227,10 @@ class VirtualCuda(TorchFunctionMode):
         return self._move(tensor, device, dtype, copy=copy, memory_format=memory_format)
 
     def _cuda(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._move(args[0], _CUDA, None, memory_format=kwargs.get("memory_format"))
+        return self._move(args[0], CUDA, None, memory_format=kwargs.get("memory_format"))
 
     def _cpu(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._move(args[0], _CPU, None, memory_format=kwargs.get("memory_format"))
+        return self._move(args[0], CPU, None, memory_format=kwargs.get("memory_format"))
 
     def _move(
         self,
@@ -258,260 +255,3 @@ class VirtualCuda(TorchFunctionMode):
             return torch.Tensor.to(tensor, dtype=target, copy=copy, **options)
         with self.placing("host" if on_device else "device"):
             return torch.Tensor.to(tensor, dtype=target, copy=True, **options)
-
-
-class _Stream:
-    """A stream or event of the virtual device: work on it is done at once, memory on it is its own."""
-
-    def __init__(self, *args: Any, number: int = 0, **kwargs: Any) -> None:
-        self.cuda_stream = self.stream_id = number
-        self.device = _CUDA
-
-    def __enter__(self) -> _Stream:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        return None
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *args, **kwargs: True if name == "query" else 0.0 if name == "elapsed_time" else None
-
-
-class _Streams:
-    """`torch.cuda`'s streams, with the one that is current."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-        self._default = _Stream()
-        self._current = self._default
-        numbers = count(1)
-
-        class Stream(_Stream):
-            """`torch.cuda.Stream`: every one has memory of its own."""
-
-            def __init__(self, *args: Any, **kwargs: Any) -> None:
-                super().__init__(number=next(numbers))
-
-        self.Stream = Stream
-
-    def default(self, *args: Any) -> _Stream:
-        """The stream that everything uses unless told otherwise."""
-        return self._default
-
-    def current(self, *args: Any) -> _Stream:
-        """The stream in use."""
-        return self._current
-
-    @contextlib.contextmanager
-    def using(self, stream: _Stream | None) -> Iterator[None]:
-        """`torch.cuda.stream`."""
-        before = self._current
-        self._set(before if stream is None else stream)
-        try:
-            yield
-        finally:
-            self._set(before)
-
-    def _set(self, stream: _Stream) -> None:
-        self._current, self.recorder.stream = stream, stream.cuda_stream
-
-
-class _AutocastOnCpu(torch.amp.autocast_mode.autocast):
-    """`torch.autocast` whose "cuda" means the virtual device."""
-
-    def __init__(
-        self,
-        device_type: str = "cuda",
-        dtype: torch.dtype | None = None,
-        enabled: bool = True,
-        cache_enabled: bool | None = None,
-    ) -> None:
-        if device_type == "cuda":
-            dtype = torch.get_autocast_dtype("cuda") if dtype is None else dtype
-            device_type = "cpu"
-        super().__init__(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
-
-
-class _CudaAutocast(_AutocastOnCpu):
-    def __init__(
-        self, enabled: bool = True, dtype: torch.dtype = torch.float16, cache_enabled: bool = True
-    ) -> None:
-        super().__init__("cuda", enabled=enabled, dtype=dtype, cache_enabled=cache_enabled)
-
-
-def _replace(stack: contextlib.ExitStack, modules: Sequence[Any], values: dict[str, Any]) -> None:
-    for module in modules:
-        for name, value in values.items():
-            if hasattr(module, name):
-                stack.enter_context(mock.patch.object(module, name, value))
-
-
-@contextlib.contextmanager
-def memory_answers(functions: dict[str, Callable[..., Any]]) -> Iterator[None]:
-    """Memory queries of `torch.cuda` and `torch.accelerator` are answered by ``functions`` inside."""
-    with contextlib.ExitStack() as stack:
-        modules = (torch.cuda, torch.cuda.memory, torch.accelerator, torch.accelerator.memory)
-        _replace(stack, modules, functions)
-        yield
-
-
-def _aimed_at_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    def redirected(device_type: Any = "cpu", *rest: Any) -> Any:
-        return function("cpu" if device_type == "cuda" else device_type, *rest)
-
-    return redirected
-
-
-def _numbers_are_cuda(parse_to: Callable[..., Any]) -> Callable[..., Any]:
-    """What reads the arguments of ``Tensor.to`` and ``Module.to``, for devices that are numbers."""
-
-    def parse(*args: Any, **kwargs: Any) -> Any:
-        args = tuple(_CUDA if _is_integer(value) else value for value in args)
-        if _is_integer(kwargs.get("device")):
-            kwargs = {**kwargs, "device": _CUDA}
-        return parse_to(*args, **kwargs)
-
-    return parse
-
-
-@contextlib.contextmanager
-def patched_cuda(mode: VirtualCuda) -> Iterator[None]:
-    """`torch.cuda` and autocast answer for the virtual device inside."""
-    record_mode, own_device = mode.record_mode, FakeTensor.__dict__["device"].fget
-    recorder, traits = record_mode.recorder, record_mode.traits
-    streams = _Streams(recorder)
-    properties = SimpleNamespace(
-        name=traits.name,
-        total_memory=traits.total_bytes,
-        major=traits.capability[0],
-        minor=traits.capability[1],
-        multi_processor_count=traits.multiprocessors,
-        max_threads_per_multi_processor=traits.threads_per_multiprocessor,
-        is_integrated=int(traits.is_integrated),
-    )
-
-    def nothing(*args: Any, **kwargs: Any) -> None:
-        return None
-
-    def zero(*args: Any, **kwargs: Any) -> int:
-        return 0
-
-    cuda: dict[str, Any] = {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "device_count": lambda: 1,
-        "current_device": zero,
-        "set_device": nothing,
-        "init": nothing,
-        "_lazy_init": nothing,
-        "synchronize": nothing,
-        "ipc_collect": nothing,
-        "empty_cache": recorder.empty_cache,
-        "get_device_name": lambda *a: traits.name,
-        "get_device_capability": lambda *a: traits.capability,
-        "get_device_properties": lambda *a: properties,
-        "is_bf16_supported": lambda *a, **k: True,
-        "is_current_stream_capturing": lambda: False,
-        "manual_seed": nothing,
-        "manual_seed_all": nothing,
-        "seed": nothing,
-        "get_rng_state": lambda *a: torch.zeros(16, dtype=torch.uint8, device=_CPU),
-        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8, device=_CPU)],
-        "set_rng_state": nothing,
-        "set_rng_state_all": nothing,
-        "Stream": streams.Stream,
-        "Event": _Stream,
-        "stream": streams.using,
-        "current_stream": streams.current,
-        "default_stream": streams.default,
-        "device": lambda *a: _Stream(),
-        "device_of": lambda *a: _Stream(),
-        "can_device_access_peer": lambda *a: True,
-        "utilization": zero,
-        "temperature": zero,
-        "power_draw": zero,
-        "clock_rate": zero,
-        "_sleep": nothing,
-        "set_per_process_memory_fraction": nothing,
-        "get_per_process_memory_fraction": lambda *a: 1.0,
-        "host_memory_stats": lambda *a: {},
-        "reset_accumulated_host_memory_stats": nothing,
-        "reset_peak_host_memory_stats": nothing,
-        "memory_snapshot": lambda *a, **k: [],
-        "_snapshot": lambda *a, **k: {"segments": [], "device_traces": []},
-        "_record_memory_history": nothing,
-        "_dump_snapshot": nothing,
-    }
-    markers: dict[str, Any] = {
-        "range_push": zero,
-        "range_pop": zero,
-        "range_start": zero,
-        "range_end": nothing,
-        "mark": nothing,
-        "range": lambda *a, **k: contextlib.nullcontext(),
-    }
-    accelerator: dict[str, Any] = {
-        "is_available": lambda: True,
-        "current_accelerator": lambda *a, **k: torch.device("cuda"),
-        "device_count": lambda: 1,
-        "current_device_index": zero,
-        "current_device_idx": zero,
-        "set_device_index": nothing,
-        "set_device_idx": nothing,
-        "synchronize": nothing,
-        "empty_cache": recorder.empty_cache,
-        "current_stream": streams.current,
-    }
-
-    def device(tensor: FakeTensor) -> Any:
-        """What Python reads; inside an op PyTorch must see the device it computes on."""
-        if not record_mode.in_op and recorder.is_device(tensor):
-            return _CUDA
-        return own_device(tensor)
-
-    run_backward = torch.autograd.graph._engine_run_backward
-
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        """Backward runs Python too (checkpoints, hooks, custom functions), and that must see the device."""
-        with mode:
-            return run_backward(*args, **kwargs)
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(torch.autograd, "_engine_run_backward", backward))
-        stack.enter_context(mock.patch.object(FakeTensor, "device", property(device)))
-        nn = torch._C._nn
-        stack.enter_context(mock.patch.object(nn, "_parse_to", _numbers_are_cuda(nn._parse_to)))
-        _replace(stack, (torch.cuda, torch.cuda.memory), cuda)
-        _replace(stack, (torch.cuda.nvtx,), markers)
-        _replace(stack, (torch.accelerator, torch.accelerator.memory), accelerator)
-        amp = torch.amp.autocast_mode
-        for owner in (torch, torch.amp, amp):
-            if hasattr(owner, "autocast"):
-                stack.enter_context(mock.patch.object(owner, "autocast", _AutocastOnCpu))
-        stack.enter_context(mock.patch.object(torch.cuda.amp, "autocast", _CudaAutocast))
-        clear = torch.clear_autocast_cache
-
-        def clear_in_order() -> None:
-            """The cache is a hash table of addresses: on a GPU, too, the order of its end differs every time."""
-            with recorder.freeing_in_order():
-                clear()
-
-        stack.enter_context(mock.patch.object(torch, "clear_autocast_cache", clear_in_order))
-        half = {"cuda": torch.float16}
-        real_dtype = torch.get_autocast_dtype
-        stack.enter_context(
-            mock.patch.object(
-                torch,
-                "get_autocast_dtype",
-                lambda kind: (
-                    real_dtype("cpu")
-                    if kind == "cuda" and torch.is_autocast_enabled("cpu")
-                    else half.get(kind) or real_dtype(kind)
-                ),
-            )
-        )
-        for name in ("is_autocast_enabled", "set_autocast_enabled", "set_autocast_dtype"):
-            stack.enter_context(mock.patch.object(torch, name, _aimed_at_cpu(getattr(torch, name))))
-        yield
