@@ -45,7 +45,7 @@ def test_every_pickle_protocol(protocol: int) -> None:
 
 
 def test_every_wrapping(tmp_path: Any) -> None:
-    """gzip, JSON, PyTorch's own HTML page (padded with NULs), and the bare list of segments."""
+    """gzip, JSON (with an editor's UTF-8 mark ), PyTorch's own HTML page (padded with NULs), a list of segments."""
     data = make.example_bytes("graph")
     content = pickle.loads(data)
     padded = data + b"\0" * (3 - len(data) % 3)
@@ -54,7 +54,9 @@ def test_every_wrapping(tmp_path: Any) -> None:
         + json.dumps([{"name": "snapshot.pickle", "base64": base64.b64encode(padded).decode()}])
         + "</script></html>"
     ).encode()
-    for wrapped in (gzip.compress(data), json.dumps(content).encode(), page, gzip.compress(page), padded):
+    plain = json.dumps(content).encode()
+    marked = b"\xef\xbb\xbf" + plain
+    for wrapped in (gzip.compress(data), plain, marked, page, gzip.compress(page), padded):
         assert understood(wrapped).devices[0].peak_allocated_bytes == 175_671_296
     assert understood(content["segments"]).devices[0].peak_allocated_bytes == 170_165_760
 

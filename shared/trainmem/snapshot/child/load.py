@@ -65,7 +65,9 @@ def load(data: bytes) -> tuple[Any, str]:
             raise Refusal(f"it is {name}")
     if data.startswith(_GZIP):
         raise Refusal("it is gzip inside gzip")
-    start = data[:64].removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    # A UTF-8 mark that editors put before text; json's own decoder for it would have to be imported in here.
+    text = data.removeprefix(b"\xef\xbb\xbf")
+    start = text[:64].lstrip()[:1]
     if not data.strip(b"\0"):
         raise Refusal(
             "it is empty: the process ended, or the stack unwinder failed, before the snapshot was written"
@@ -74,7 +76,7 @@ def load(data: bytes) -> tuple[Any, str]:
         return _load_pickle(_embedded(data)), "html"
     # "[" and "{" begin JSON and no pickle: pickle's own empty containers are "]" and "}".
     if start in (b"{", b"["):
-        return _load_json(data), "json"
+        return _load_json(text), "json"
     if data[:1] in (bytes([byte]) for byte in _PICKLE_STARTS):
         protocol = data[1] if data[:1] == b"\x80" and len(data) > 1 else 0
         return _load_pickle(data), f"pickle {protocol}"
