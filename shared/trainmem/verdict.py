@@ -67,13 +67,14 @@ def verdict(
     device: Device,
     settings: AllocatorSettings | None = None,
     *,
+    recording: Recording | None = None,
     try_levers: bool = True,
 ) -> Verdict:
     """Compare the reserved peak with what the allocator may take on ``device``.
 
     That is the memory torch shows, without the operating system's share of a shared pool and without the CUDA
     context. Levers are tried one at a time, cheapest first, on the same footing as ``answer``, which was worked
-    out with the same ``settings`` of the allocator.
+    out with the same ``settings`` of the allocator. ``recording`` is what a trace's ``answer`` was read from.
     """
     if not device.cuda:
         return _without_cuda(device)
@@ -81,7 +82,7 @@ def verdict(
     if answer.engine == "whiteboard":
         return _of_a_sum(answer, limit, _named(device.title))
     if need > limit >= answer.peak_allocated_bytes:
-        tight = _squeezed(job, answer, device, settings)
+        tight = _squeezed(job, answer, device, settings, recording)
         if tight is not None:
             return _barely(device, tight)
     lever = _cheapest(job, answer, limit, settings) if need > limit and try_levers else None
@@ -148,12 +149,19 @@ def _of_a_sum(answer: Estimate, limit: int, name: str) -> Verdict:
 
 
 def _squeezed(
-    job: TrainingJob, answer: Estimate, device: Device, settings: AllocatorSettings | None
+    job: TrainingJob,
+    answer: Estimate,
+    device: Device,
+    settings: AllocatorSettings | None,
+    recording: Recording | None,
 ) -> str | None:
     """How a job whose tensors fit, but not its cached memory, still runs; None where it does not."""
-    if answer.peak_reserved_bytes is None or answer.engine != "tape":
+    if answer.peak_reserved_bytes is None or (answer.engine == "trace" and recording is None):
         return None
-    return _TIGHT.get(capacity_report(job, device.usable_bytes, settings=settings).answer)
+    report = capacity_report(
+        job, device.usable_bytes, engine=answer.engine, settings=settings, recording=recording
+    )
+    return _TIGHT.get(report.answer)
 
 
 def _cheapest(

@@ -1,6 +1,7 @@
 """The end of the line: jobs in, answers out, on every rung that needs no torch."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -8,10 +9,12 @@ from hypothesis import strategies as st
 
 from trainmem.allocator import AllocatorSettings
 from trainmem.buckets import BUCKETS
-from trainmem.estimate import SCHEMA, STEADY, estimate, recorded, timeline
+from trainmem.device import device
+from trainmem.estimate import SCHEMA, STEADY, Engine, estimate, recorded, recording_of, timeline
 from trainmem.instant import describe_instant
 from trainmem.job import Checkpointing, JobError, Lora, Sharding, TrainingJob
 from trainmem.recording import PHASES, read_step
+from trainmem.verdict import verdict
 
 GIB = 1 << 30
 FAMILIES = ("gpt2-124m", "qwen2.5-0.5b", "smollm2-135m")
@@ -300,3 +303,18 @@ def test_all_that_fast_leaves_out_is_the_unsplit_rest_of_blocks(
         rest += (1 if event > 0 else -1) * (result.block_bytes[number] - sizes[number])
     assert rest > 0.02 * exact.peak_allocated_bytes
     assert estimate(job, detail="fast").peak_allocated_bytes + rest == exact.peak_allocated_bytes
+
+
+@pytest.mark.parametrize("engine", ["tape", "trace"])
+def test_a_step_whose_cached_memory_alone_is_too_much_fits_barely(engine: Engine) -> None:
+    """A trace's recording is asked again on the device itself, as the tape's is."""
+    job = TrainingJob(model="llama3.2-1b", micro_batch=4, checkpointing="full", precision="bf16_master")
+    recording = recording_of(job)
+    answer = replace(estimate(job), engine=engine)
+    assert answer.peak_reserved_bytes is not None
+    between = (answer.peak_allocated_bytes + 3 * answer.peak_reserved_bytes) // 4
+    known = device("h200")
+    outside = known.usable_bytes - known.allocator_limit_bytes
+    tight = replace(known, visible_bytes=between + outside, os_share_bytes=0)
+    found = verdict(job, answer, tight, recording=recording)
+    assert (found.fits, "barely" in found.sentence) == (True, True)

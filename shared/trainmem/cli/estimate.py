@@ -6,6 +6,7 @@ import argparse
 import json
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         raise NotReplayed(with_the_file(str(error), job, args)) from error
     answer = replace(answer, warnings=tuple(with_the_file(text, job, args) for text in answer.warnings))
     if args.json:
-        print(json.dumps(_with_verdict(job, answer, settings)))
+        print(json.dumps(_with_verdict(job, answer, settings, recording)))
         return 0
     _table(job, answer)
     print()
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         if not report.fits:
             print(f"\n{_plan_line(args)} --budget {shlex.quote(args.capacity)}`")
         return 0 if report.fits else 1
-    if _verdicts(job, answer, known.name, settings) is False:
+    if _verdicts(job, answer, known.name, settings, recording) is False:
         print(f"{_plan_line(args)}`")
     return 0
 
@@ -118,10 +119,12 @@ def _plan_line(args: argparse.Namespace) -> str:
     return f"what would make it fit, and at what price: `trainmem fit {flags_of(args)}"
 
 
-def _with_verdict(job: TrainingJob, answer: Estimate, settings: AllocatorSettings | None) -> dict[str, Any]:
+def _with_verdict(
+    job: TrainingJob, answer: Estimate, settings: AllocatorSettings | None, recording: Recording | None
+) -> dict[str, Any]:
     """The contract's object, and whether the job's device holds it."""
     on = device(job.device)
-    found = verdict(job, answer, on, settings, try_levers=False)
+    found = verdict(job, answer, on, settings, recording=recording, try_levers=False)
     return {**answer.to_json(), "verdict": found.to_json(on)}
 
 
@@ -139,24 +142,42 @@ def _save_snapshot(
 
 
 def _many(args: argparse.Namespace, settings: AllocatorSettings | None) -> int:
+    jobs = list(jobs_from_file(args.jobs))
     failed = False
-    for job in jobs_from_file(args.jobs):
-        line: dict[str, Any]
-        try:
-            if isinstance(job, JobError):
-                raise job
-            device(job.device)
-            answer = estimate(job, args.engine, args.detail, settings=settings)
-            line = _with_verdict(job, answer, settings)
-        except ValueError as error:
-            failed = True
-            line = {"error": " ".join(str(error).split())}
-        except Exception as error:  # one job must not take the others with it
-            failed = True
-            line = {"error": f"internal error ({type(error).__name__}): please report this job"}
-        sys.stdout.write(json.dumps(line) + "\n")
+    with progress_bar(f"{len(jobs):,} jobs") as progress:
+        for number, job in enumerate(jobs):
+
+            def within(share: float, done: int = number) -> None:
+                progress((done + share) / len(jobs))
+
+            line = _answer_line(job, args, settings, within)
+            failed = failed or "error" in line
+            sys.stdout.write(json.dumps(line) + "\n")
+            progress((number + 1) / len(jobs))
     sys.stdout.flush()
     return 1 if failed else 0
+
+
+def _answer_line(
+    job: TrainingJob | JobError,
+    args: argparse.Namespace,
+    settings: AllocatorSettings | None,
+    progress: Callable[[float], None],
+) -> dict[str, Any]:
+    try:
+        if isinstance(job, JobError):
+            raise job
+        device(job.device)
+        recording = recording_of(job, "trace", progress=progress) if args.engine == "trace" else None
+        if recording is not None:
+            answer = from_trace(job, recording, settings=settings)
+        else:
+            answer = estimate(job, args.engine, args.detail, settings=settings)
+        return _with_verdict(job, answer, settings, recording)
+    except ValueError as error:
+        return {"error": " ".join(str(error).split())}
+    except Exception as error:  # one job must not take the others with it
+        return {"error": f"internal error ({type(error).__name__}): please report this job"}
 
 
 def _table(job: TrainingJob, answer: Estimate) -> None:
@@ -184,10 +205,14 @@ def _table(job: TrainingJob, answer: Estimate) -> None:
 
 
 def _verdicts(
-    job: TrainingJob, answer: Estimate, chosen: str, settings: AllocatorSettings | None
+    job: TrainingJob,
+    answer: Estimate,
+    chosen: str,
+    settings: AllocatorSettings | None,
+    recording: Recording | None,
 ) -> bool | None:
     """Print them; whether the chosen device holds the job, None where it cannot run it."""
-    found = verdict(job, answer, device(chosen), settings)
+    found = verdict(job, answer, device(chosen), settings, recording=recording)
     print(found.sentence)
     if found.note:
         print(found.note)
