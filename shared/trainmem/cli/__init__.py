@@ -70,7 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         module = import_module(f"trainmem.cli.{name}")
         module.add_parser(subparsers)
-        status: int = module.run(parser.parse_args(arguments))
+        args = parser.parse_args(arguments)
+        for option, value in vars(args).items():
+            if value == "":
+                raise ValueError(f"{option}: is empty; give a value or leave the option out")
+        status: int = module.run(args)
         return status
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]

@@ -43,9 +43,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--minutes", type=float, help="start no job after so many minutes")
     parser.add_argument("--gpus", type=int, default=1, help="real ranks for the sharded suite")
-    parser.add_argument(
-        "--allocator", default="", help="allocator settings, for example expandable_segments:True"
-    )
+    parser.add_argument("--allocator", help="allocator settings, for example expandable_segments:True")
     parser.add_argument(
         "--pretend", help="exercise the harness on the CPU with a pretended device of this size"
     )
@@ -71,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         times=not args.no_times,
         deadline_seconds=args.minutes * 60 if args.minutes is not None else None,
         gpus=args.gpus,
-        allocator_settings=args.allocator,
+        allocator_settings=args.allocator or "",
         pretend_bytes=parse_bytes(args.pretend, field="pretend") if args.pretend else None,
         command=shlex.join(["trainmem", *sys.argv[1:]]),
     )

@@ -15,7 +15,7 @@ __all__ = ["add_parser", "run"]
 def add_parser(subparsers: Any) -> None:
     """Declare the command."""
     parser = subparsers.add_parser("models", description=__doc__)
-    parser.add_argument("search", nargs="?", default="", help="part of a name or id")
+    parser.add_argument("search", nargs="?", default=None, help="part of a name or id")
     parser.add_argument("--json", action="store_true")
 
 
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     """List the models that match."""
     rows = []
     for entry in catalogue.entries():
-        if args.search.lower() not in f"{entry.name} {entry.hub_id}".lower():
+        if args.search and args.search.lower() not in f"{entry.name} {entry.hub_id}".lower():
             continue
         encoder = entry.family in ("bert", "modernbert")
         task: Task = "sequence_classification" if encoder else "causal_lm"
