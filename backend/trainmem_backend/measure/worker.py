@@ -123,9 +123,12 @@ def _import_everything(libraries: Sequence[str]) -> None:
 
     ``libraries`` are those that any trial of the run needs: each takes a second, and most runs need none.
     """
-    import torch  # noqa: F401
-    import transformers  # noqa: F401
-    from transformers import AutoModelForCausalLM  # noqa: F401
+    # transformers loads lazily: the base class brings what every model needs, and most of what takes time.
+    from transformers import AutoModelForCausalLM, PreTrainedModel  # noqa: F401
+
+    import trainmem_backend.measure.build
+    import trainmem_backend.measure.tasks.curve
+    import trainmem_backend.measure.tasks.step  # noqa: F401
 
     for name in libraries:
         try:
