@@ -6,7 +6,9 @@ peak) and reserved memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from typing import Literal
@@ -15,7 +17,7 @@ from trainmem.buckets import BUCKETS
 from trainmem.job import BaseQuantization, Lora, Optimizer, Precision, Sharding, TrainingJob
 from trainmem.model import Architecture
 from trainmem.tape.dims import dimensions
-from trainmem.tape.loading import Loaded, load, trainables
+from trainmem.tape.loading import load, trainables
 from trainmem.tape.optimizers import Rounding, Trainable, optimizer_step, rounding_of
 from trainmem.tape.program import Part, Program, compiled
 from trainmem.tape.step import size_in_bytes
@@ -77,9 +79,22 @@ class _Meter:
 
 
 @lru_cache(maxsize=512)
+def _one_of_each(architecture: Architecture) -> tuple[Architecture, tuple[int, ...]]:
+    """The model with one block of each kind, and how many blocks there really are of each."""
+    counts = Counter(architecture.layer_kinds)
+    return replace(architecture, layer_kinds=tuple(counts)), tuple(counts.values())
+
+
+@lru_cache(maxsize=512)
 def _trained_bytes(architecture: Architecture, lora: Lora | None, itemsize: int, ranks: int) -> int:
     """Everything that trains, each tensor rounded up to 512 bytes."""
-    return sum((p.size_bytes + 511) & ~511 for p in trainables(architecture, lora, itemsize, ranks))
+    few, counts = _one_of_each(architecture)
+    outside, blocks = _by_block(trainables(few, lora, itemsize, ranks))
+
+    def rounded(parameters: list[Trainable]) -> int:
+        return sum((p.size_bytes + 511) & ~511 for p in parameters)
+
+    return rounded(outside) + sum(counts[number] * rounded(block) for number, block in blocks.items())
 
 
 @lru_cache(maxsize=512)
@@ -89,8 +104,8 @@ def _loaded(
     quantization: BaseQuantization,
     precision: Precision,
     sharding: Sharding,
-) -> tuple[Loaded, Vector]:
-    """What loading the model leaves, by bucket."""
+) -> _Kept:
+    """What loading the model leaves: the same for every block of a kind, so that one more tells of all."""
     job = TrainingJob(
         model=architecture.family,
         lora=lora,
@@ -98,10 +113,39 @@ def _loaded(
         precision=precision,
         sharding=sharding,
     )
+    few, counts = _one_of_each(architecture)
+    kept = once = _kept(job, few)
+    for kind, count in zip(few.layer_kinds, counts, strict=True):
+        if count > 1:
+            more = _kept(job, replace(few, layer_kinds=(*few.layer_kinds, kind)))
+            kept = kept.plus(more.less(once), count - 1)
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Bytes by bucket, and counts of parameters."""
+
+    buckets: Vector
+    parameters: int
+    trainable_parameters: int
+
+    def plus(self, other: _Kept, times: int = 1) -> _Kept:
+        return _Kept(
+            [size + times * more for size, more in zip(self.buckets, other.buckets, strict=True)],
+            self.parameters + times * other.parameters,
+            self.trainable_parameters + times * other.trainable_parameters,
+        )
+
+    def less(self, other: _Kept) -> _Kept:
+        return self.plus(other, -1)
+
+
+def _kept(job: TrainingJob, architecture: Architecture) -> _Kept:
     meter = _Meter()
     counts = load(meter, job, architecture)
     counts.cast_biases(meter)
-    return counts, meter.kept
+    return _Kept(meter.kept, counts.parameters, counts.trainable_parameters)
 
 
 @lru_cache(maxsize=512)
@@ -118,10 +162,10 @@ def _optimizer_bytes(
 
     Both grow by the same amount with every further equal block, so one and two of a sort tell all of them.
     """
-    everything = trainables(architecture, lora, itemsize, ranks)
+    few, counts = _one_of_each(architecture)
+    outside, blocks = _by_block(trainables(few, lora, itemsize, ranks))
     scope = dict(dims)
-    outside = [p for p in everything if not p.name.startswith("layers.")]
-    alike = _alike_blocks([p for p in everything if p.name.startswith("layers.")])
+    alike = _alike_blocks(blocks, counts)
     once = [*outside, *(p for block, _ in alike for p in block)]
     state, scratch = _metered(once, optimizer, rounding, scope)
     totals = [state, scratch]
@@ -133,16 +177,27 @@ def _optimizer_bytes(
     return totals[0], totals[1]
 
 
-def _alike_blocks(inside: list[Trainable]) -> list[tuple[list[Trainable], int]]:
+def _by_block(everything: Sequence[Trainable]) -> tuple[list[Trainable], dict[int, list[Trainable]]]:
+    """What lies outside the blocks, and the parameters of each block by its number."""
+    outside: list[Trainable] = []
+    blocks: dict[int, list[Trainable]] = {}
+    for p in everything:
+        if p.name.startswith("layers."):
+            blocks.setdefault(int(p.name.split(".", 2)[1]), []).append(p)
+        else:
+            outside.append(p)
+    return outside, blocks
+
+
+def _alike_blocks(
+    blocks: dict[int, list[Trainable]], counts: tuple[int, ...]
+) -> list[tuple[list[Trainable], int]]:
     """The parameters of one block of each sort, and how many blocks are of it."""
-    blocks: dict[str, list[Trainable]] = {}
-    for p in inside:
-        blocks.setdefault(p.name.split(".", 2)[1], []).append(p)
     sorts: dict[tuple[tuple[int, ...], ...], tuple[list[Trainable], int]] = {}
-    for block in blocks.values():
+    for number, block in blocks.items():
         key = tuple(p.shape for p in block)
         first, count = sorts.get(key, (block, 0))
-        sorts[key] = first, count + 1
+        sorts[key] = first, count + counts[number]
     return list(sorts.values())
 
 
@@ -236,8 +291,8 @@ def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
     if job.accumulation > 1 or zeros:
         adding = compiled(structure_of(job, architecture, accumulating=True))
 
-    counts, loaded = _loaded(architecture, job.lora, job.base_quantization, job.precision, job.sharding)
-    base = list(loaded)
+    loaded = _loaded(architecture, job.lora, job.base_quantization, job.precision, job.sharding)
+    base = list(loaded.buckets)
     tokens = job.micro_batch * job.sequence_length * 8
     base[_WEIGHTS] += ((tokens + 511) & ~511) + (512 if job.task == "sequence_classification" else 0)
     master_bytes = base[_MASTERS]
@@ -290,8 +345,8 @@ def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
         peak_module=module,
         buckets=tuple(buckets),
         first_step_peak_bytes=first,
-        parameters=counts.parameters,
-        trainable_parameters=counts.trainable_parameters,
+        parameters=loaded.parameters,
+        trainable_parameters=loaded.trainable_parameters,
     )
 
 
