@@ -12,6 +12,7 @@ from trainmem.fit.room import Room
 from trainmem.fit.search import largest, largest_from
 from trainmem.job import Lora, TrainingJob
 from trainmem.model import resolve
+from trainmem.recording import without_collections
 
 __all__ = ["Configuration", "Lever", "Limit", "configurations", "largest_micro_batch", "longest_sequence"]
 
@@ -105,6 +106,11 @@ def longest_sequence(job: TrainingJob, room: Room, detail: Detail = "exact") -> 
 
 
 def _limit(job: TrainingJob, room: Room, detail: Detail, lever: Lever, most: int) -> Limit:
+    with without_collections():
+        return _searched(job, room, detail, lever, most)
+
+
+def _searched(job: TrainingJob, room: Room, detail: Detail, lever: Lever, most: int) -> Limit:
     def at(value: int) -> TrainingJob:
         return job.with_(**{lever: value})
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 
 from trainmem.job import JobError, TrainingJob
 from trainmem.model import resolve
 from trainmem.model.catalogue import find
+from trainmem.recording import without_collections
 from trainmem.results import MeasuredRow, published_rows
 from trainmem.results.plausible import device_of_gpu
 
 __all__ = ["canonical", "largest_batch_row", "rows_of", "step_rows"]
 
 
+@lru_cache(maxsize=4096)
 def canonical(job: TrainingJob) -> TrainingJob:
     """``job`` as a key: the same for every device, every name of its model, and that model's own config."""
-    try:
-        name = find(job.model or "").name
-    except JobError:
+    name = _known_name(job.model)
+    if name is None:
         return replace(job, device="h200")
     named = replace(job, model=name, config=None, device="h200")
     if job.config is None:
@@ -33,31 +34,57 @@ def canonical(job: TrainingJob) -> TrainingJob:
     return named if same else replace(job, model=name, device="h200")
 
 
+@cache
+def _known_name(model: str | None) -> str | None:
+    try:
+        return find(model or "").name
+    except JobError:
+        return None
+
+
 _ENDED = ("ok", "oom")
 """Outcomes that say something of the job; the others were stopped, or not run at all."""
 
 
 @cache
-def _by_job() -> dict[TrainingJob, tuple[MeasuredRow, ...]]:
+def _step_rows() -> tuple[tuple[TrainingJob, MeasuredRow], ...]:
+    """The measured steps that ended, with their jobs as they were written."""
+    with without_collections():
+        return tuple(
+            (row.job, row)
+            for row in published_rows()
+            if row.job is not None and row.kind == "step" and row.outcome in _ENDED
+        )
+
+
+@cache
+def _of_model(model: str | None) -> dict[TrainingJob, tuple[MeasuredRow, ...]]:
+    """The rows of one model by their jobs as keys; configs of others need not be read."""
+    return _by_key(pair for pair in _step_rows() if (_known_name(pair[0].model) or pair[0].model) == model)
+
+
+def _by_key(
+    pairs: Iterable[tuple[TrainingJob, MeasuredRow]],
+) -> dict[TrainingJob, tuple[MeasuredRow, ...]]:
     found: dict[TrainingJob, list[MeasuredRow]] = defaultdict(list)
-    for row in published_rows():
-        if row.job is not None and row.kind == "step" and row.outcome in _ENDED:
-            found[canonical(row.job)].append(row)
+    for job, row in pairs:
+        found[canonical(job)].append(row)
     return {job: tuple(rows) for job, rows in found.items()}
 
 
 def rows_of(job: TrainingJob) -> tuple[MeasuredRow, ...]:
     """The measured steps of exactly this job, on whatever machine, however they ended."""
-    return _by_job().get(canonical(job), ())
+    key = canonical(job)
+    return _of_model(key.model).get(key, ())
 
 
 @cache
 def _largest_batches() -> dict[TrainingJob, tuple[MeasuredRow, ...]]:
-    found: dict[TrainingJob, list[MeasuredRow]] = defaultdict(list)
-    for row in published_rows():
-        if row.job is not None and row.kind == "largest_batch" and row.measured.get("proved"):
-            found[canonical(row.job.with_(micro_batch=1))].append(row)
-    return {job: tuple(rows) for job, rows in found.items()}
+    return _by_key(
+        (row.job.with_(micro_batch=1), row)
+        for row in published_rows()
+        if row.job is not None and row.kind == "largest_batch" and row.measured.get("proved")
+    )
 
 
 def largest_batch_row(job: TrainingJob, device: str) -> MeasuredRow | None:
@@ -71,6 +98,6 @@ def largest_batch_row(job: TrainingJob, device: str) -> MeasuredRow | None:
 
 def step_rows() -> Iterator[tuple[TrainingJob, MeasuredRow]]:
     """Every measured step with its job as a key."""
-    for job, rows in _by_job().items():
+    for job, rows in _by_key(_step_rows()).items():
         for row in rows:
             yield job, row

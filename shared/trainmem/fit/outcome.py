@@ -62,7 +62,8 @@ def _short(job: TrainingJob) -> TrainingJob:
 
 @lru_cache(maxsize=4096)
 def _fast(job: TrainingJob) -> Estimate:
-    return estimate(job, "tape", "fast")
+    with without_collections():
+        return estimate(job, "tape", "fast")
 
 
 def held_bytes(found: Estimate) -> int:

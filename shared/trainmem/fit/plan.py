@@ -13,6 +13,7 @@ from trainmem.fit.outcome import Outcome, answer, can_fit, held_bytes, outcome
 from trainmem.fit.room import Room
 from trainmem.fit.steps import PlanStep, Steps, combined_share
 from trainmem.job import TrainingJob
+from trainmem.recording import without_collections
 
 __all__ = ["EXPANDABLE", "MOST_PLANS", "Plan", "PlanStep", "Plans", "plans"]
 
@@ -97,7 +98,11 @@ def plans(job: TrainingJob, room: Room, detail: Detail = "exact") -> Plans:
     "exact" asks the allocator about every list that the fast peak lets through. Savings are differences of the
     fast peak, which need no allocator, so that they add up to the difference between before and after.
     """
-    job = job.with_(device=room.device.name)
+    with without_collections():
+        return _plans(job.with_(device=room.device.name), room, detail)
+
+
+def _plans(job: TrainingJob, room: Room, detail: Detail) -> Plans:
     state = outcome(job, room, detail)
     quick = answer(job, "fast")
     found = () if state.fits else levers_that_fit(job, room, detail, most=MOST_PLANS)
