@@ -36,20 +36,10 @@ def resolve(job: TrainingJob) -> Resolved:
     microseconds.
     """
     targets = None if job.lora is None else job.lora.targets
-    found = _resolve(job.model, _canonical(job), job.task, job.sequence_length, targets)
+    found = _resolve(job.model, job._config_text, job.task, job.sequence_length, targets)
     _check_division(job.sharding, found)
     ranks = _rank_warnings(job)
     return replace(found, warnings=(*found.warnings, *ranks)) if ranks else found
-
-
-def _canonical(job: TrainingJob) -> str | None:
-    """The config as text that is equal for equal configs, None without one."""
-    if job.config is None:
-        return None
-    try:
-        return json.dumps(dict(job.config), sort_keys=True)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise JobError("config: not plain JSON; give the object of a Hugging Face config.json") from error
 
 
 @lru_cache(maxsize=1024)
