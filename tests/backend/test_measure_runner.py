@@ -300,6 +300,13 @@ def test_the_job_carries_the_device_it_ran_on(harness, monkeypatch):
     assert RunFolder(folder).done(one.key)
 
 
+def test_the_time_around_the_trials_is_told_apart(harness):
+    runner, _ = harness()
+    summary = runner.run([trial(str(number), seconds=0.2) for number in range(3)])
+    assert summary.processes == 3
+    assert 3 * 0.2 <= summary.worked_seconds < summary.seconds
+
+
 def test_no_worker_outlives_the_run(harness):
     runner, _ = harness(overlap=2)
     runner.run([trial("a"), trial("b")])

@@ -48,6 +48,9 @@ class Attempts:
         self._clock = clock
         self._lock = threading.Lock()
         self._stopped = threading.Event()
+        self.count = 0
+        self.worked_seconds = 0.0
+        """Of all trials so far, from the order to measure until the last figure: the rest is the harness's."""
 
     def stop(self) -> None:
         """Let no trial that is under way write a row, and end them."""
@@ -156,7 +159,8 @@ class Attempts:
         """What the worker measured and how it ended, whatever way that was."""
         ending: dict[str, Any] | None = None
         part: dict[str, Any] | None = None
-        deadline = self._clock() + self._settings.trial_seconds
+        began = self._clock()
+        deadline = began + self._settings.trial_seconds
         while ending is None:
             try:
                 message = worker.receive(max(0.0, deadline - self._clock()))
@@ -173,6 +177,9 @@ class Attempts:
                 self.crew.quiet()
             elif message["event"] == "done":
                 ending = {name: value for name, value in message.items() if name != "event"}
+        with self._lock:
+            self.count += 1
+            self.worked_seconds += self._clock() - began
         self.crew.resume()
         code, words = self.crew.dismiss(worker)
         if ending is None:

@@ -114,6 +114,11 @@ def measure(request: Request) -> int:
     _say(
         ", ".join(f"{count} {outcome}" for outcome, count in summary.outcomes.items()) or "nothing left to do"
     )
+    if summary.processes and request.overlap == 1:
+        harness = (summary.seconds - summary.worked_seconds) / summary.processes
+        _say(
+            f"{summary.seconds:.0f} s for {summary.processes} processes, {harness:.1f} s each around what they measured"
+        )
     if summary.left:
         _say(f"{summary.left} trials left; the same command goes on with them")
     return 1 if any(summary.outcomes[outcome] for outcome in _BROKEN) else 0

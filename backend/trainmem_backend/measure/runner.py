@@ -28,10 +28,17 @@ __all__ = ["Runner", "Summary"]
 
 @dataclass(kw_only=True, slots=True)
 class Summary:
-    """How a run went: rows by outcome, and how many trials the deadline left for the next run."""
+    """How a run went: rows by outcome, and how many trials the deadline left for the next run.
+
+    ``seconds`` is its whole time, of which workers measured for ``worked_seconds``, ``processes`` of them;
+    where some ran beside each other, that is more than passed.
+    """
 
     outcomes: Counter[str] = field(default_factory=Counter)
     left: int = 0
+    seconds: float = 0.0
+    worked_seconds: float = 0.0
+    processes: int = 0
 
 
 class Runner:
@@ -76,6 +83,7 @@ class Runner:
         waiting = [trial for trial in trials if not self._folder.done(trial.key)]
         if not waiting:
             return self._summary
+        began = self._clock()
         libraries = sorted({name for trial in waiting for name in trial.libraries})
         searches = sum(trial.kind == "largest_batch" for trial in waiting)
         crew = Crew(
@@ -94,6 +102,8 @@ class Runner:
             raise
         finally:
             crew.close()
+        self._summary.seconds = self._clock() - began
+        self._summary.worked_seconds, self._summary.processes = attempts.worked_seconds, attempts.count
         return self._summary
 
     def _run(self, trials: Sequence[Trial], attempts: Attempts) -> None:
