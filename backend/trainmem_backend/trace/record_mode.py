@@ -73,7 +73,7 @@ class RecordMode(TorchDispatchMode):
         if self._pauses:
             return func(*args, **(kwargs or {}))
         for kind in types:
-            if kind is not FakeTensor and kind is not torch.nn.Parameter:
+            if kind is not FakeTensor and kind not in _PLAIN:
                 # A wrapper such as DTensor unpacks itself and comes back with what it holds.
                 return NotImplemented
         if func in self.python_kernels:
@@ -212,6 +212,7 @@ class RecordMode(TorchDispatchMode):
 
 
 _OWN_MODES = (RecordMode, FakeTensorMode)
+_PLAIN = (torch.nn.Parameter, torch.Tensor)
 
 
 @cache

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
@@ -18,24 +16,9 @@ from torch.utils.data import DataLoader
 
 from trainmem_backend.trace.errors import TraceError
 
-__all__ = ["load_what_it_names", "scripted"]
+__all__ = ["scripted"]
 
 _FLEX = "torch.nn.attention.flex_attention"
-_LIBRARIES = ("transformers", "accelerate", "peft", "bitsandbytes", "torchvision", _FLEX)
-"""Imported before a virtual GPU is in place: they look for one, or make tensors, when they are."""
-_NAMES_BITSANDBYTES = re.compile(r"bitsandbytes|BitsAndBytes|load_in_[48]bit|adamw_8bit|adamw_bnb|paged_")
-
-
-def load_what_it_names(script: Path) -> None:
-    """Import the libraries that a script mentions and that are installed."""
-    text = script.read_text(encoding="utf-8", errors="replace")
-    for library in _LIBRARIES:
-        named = re.search(rf"\b{library.rpartition('.')[2]}\b", text) or (
-            library == "bitsandbytes" and _NAMES_BITSANDBYTES.search(text)
-        )
-        if named:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(library)
 
 
 class _HostGenerator(torch.Generator):
@@ -94,6 +77,8 @@ def scripted(note: Callable[[str], None]) -> Iterator[None]:
         if (flex := sys.modules.get(_FLEX)) is not None:
             stack.enter_context(mock.patch.object(flex, "flex_attention", refused))
         stack.enter_context(mock.patch.object(os, "_exit", exit_with_report))
+        # transformers otherwise reads weights in threads, where no trace would see them arrive on the device
+        stack.enter_context(mock.patch.dict(os.environ, {"HF_DEACTIVATE_ASYNC_LOAD": "1"}))
         stack.enter_context(mock.patch.object(DataLoader, "__init__", in_process))
         stack.enter_context(mock.patch.object(torch, "compile", uncompiled))
         stack.enter_context(mock.patch.object(torch.nn.Module, "compile", uncompiled))

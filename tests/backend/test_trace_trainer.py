@@ -1,0 +1,129 @@
+"""Scripts around transformers' `Trainer` and `from_pretrained`, as most people write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from trainmem.recording import Recording, StepFigures, counters, read_step
+from trainmem_backend.trace.program import trace_script
+
+pytestmark = pytest.mark.torch
+
+CONFIG = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 1000,
+}
+PARAMETERS = 1_824_000
+MODEL = f"model = AutoModelForCausalLM.from_config(AutoConfig.for_model('llama', **{CONFIG}))\n"
+TRAIN = """
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainingArguments
+class Data(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        ids = torch.randint(0, 1000, (128,))
+        return {"input_ids": ids, "labels": ids}
+Trainer(
+    model=model,
+    args=TrainingArguments(
+        output_dir="out", per_device_train_batch_size=4, max_steps=4, report_to=[], save_strategy="no", **SETTINGS
+    ),
+    train_dataset=Data(),
+).train()
+"""
+LOAD = "model = AutoModelForCausalLM.from_pretrained('weights', {})\n"
+QUANTIZED = (
+    "from transformers import BitsAndBytesConfig\n"
+    "from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training\n"
+    "packed = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True,\n"
+    "    bnb_4bit_compute_dtype=torch.bfloat16)\n"
+    + LOAD.format("quantization_config=packed, device_map={'': 0}")
+    + "model = prepare_model_for_kbit_training(model)\n"
+    "model = get_peft_model(model, LoraConfig(r=8, target_modules='all-linear', task_type='CAUSAL_LM'))\n"
+)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trainer")
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **CONFIG))
+    model.save_pretrained(folder / "weights")
+    return folder
+
+
+def steady(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, body: str, **settings: object
+) -> tuple[Recording, StepFigures]:
+    monkeypatch.chdir(folder)
+    path = folder / "train.py"
+    start = "import torch\nfrom transformers import AutoConfig, AutoModelForCausalLM\n"
+    path.write_text(f"{start}SETTINGS = {settings}\n{body}{TRAIN}", encoding="utf-8")
+    recording = trace_script(path, [], steps=3)
+    return recording, read_step(recording, counters(recording), 3)
+
+
+def test_trainer_with_its_own_defaults(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AMP and AdamW, by the whiteboard: fp32 weights and two fp32 states; nothing of the gradients between steps."""
+    recording, step = steady(weights, monkeypatch, MODEL, bf16=True)
+    assert recording.parameters == recording.trainable_parameters == PARAMETERS
+    assert step.buckets_at_peak["weights"] == pytest.approx(4 * PARAMETERS, rel=0.01)
+    assert step.buckets_at_peak["optimizer_state"] == pytest.approx(8 * PARAMETERS, rel=0.01)
+    assert step.phases["start_bytes"] == step.phases["after_zero_grad_bytes"]
+    assert step.phases["after_backward_bytes"] - step.phases["start_bytes"] >= 4 * PARAMETERS
+
+
+def test_trainer_with_accumulation_and_checkpointing(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = steady(weights, monkeypatch, MODEL, bf16=True)[1]
+    recording, step = steady(
+        weights, monkeypatch, MODEL, bf16=True, gradient_checkpointing=True, gradient_accumulation_steps=3
+    )
+    assert [mark.micro for mark in recording.marks if mark.step == 3 and mark.phase == "forward"] == [0, 1, 2]
+    assert step.buckets_at_peak["activations"] < plain.buckets_at_peak["activations"]
+
+
+@pytest.mark.parametrize("where", ["'cuda'", "'auto'", "{'': 0}"])
+def test_weights_that_are_read_onto_the_device(
+    weights: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    recording, step = steady(
+        weights, monkeypatch, LOAD.format(f"dtype=torch.bfloat16, device_map={where}"), bf16=True
+    )
+    assert recording.parameters == PARAMETERS
+    assert step.buckets_at_peak["weights"] == pytest.approx(2 * PARAMETERS, rel=0.01)
+
+
+def test_weights_that_bitsandbytes_packs_while_they_are_read(
+    weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a byte a weight in the blocks; embedding, head and norms were cast to fp32."""
+    pytest.importorskip("bitsandbytes")
+    pytest.importorskip("peft")
+    recording, step = steady(weights, monkeypatch, QUANTIZED, bf16=True)
+    adapters = recording.trainable_parameters
+    assert 60_000 < adapters < 80_000
+    assert recording.parameters == PARAMETERS + adapters
+    plain = 2 * 1000 * 256 + 5 * 256
+    packed = PARAMETERS - plain
+    assert step.buckets_at_peak["weights"] == pytest.approx(packed // 2 + 4 * (plain + adapters), rel=0.05)
+
+
+def test_names_that_a_file_beside_the_script_imports(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Trainer` is loaded when it is first named, by whichever file that is."""
+    (weights / "loop.py").write_text(
+        "import torch\ndef train(model, SETTINGS):\n" + TRAIN.replace("\n", "\n    "), encoding="utf-8"
+    )
+    monkeypatch.chdir(weights)
+    path = weights / "train_elsewhere.py"
+    path.write_text(
+        "from transformers import AutoConfig, AutoModelForCausalLM\nfrom loop import train\n"
+        f"{MODEL}train(model, dict(bf16=True))\n",
+        encoding="utf-8",
+    )
+    assert trace_script(path, [], steps=2).parameters == PARAMETERS
