@@ -209,3 +209,31 @@ def test_a_thread_of_its_own_business_is_left_alone(tmp_path: Path) -> None:
         "optimizer = torch.optim.SGD(model.parameters())\n"
         f"threading.Thread(target=lambda: sum(range(9))).start()\n{STEP}",
     )
+
+
+def test_factories_inside_functions_of_torch(tmp_path: Path) -> None:
+    """`embedding_bag` counts its bags with a tensor that it makes itself, beside its input."""
+    recording = traced(
+        tmp_path,
+        "model = torch.nn.EmbeddingBag(5000, 128).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters())\n"
+        "for _ in range(3):\n"
+        "    model(torch.randint(0, 5000, (64, 20), device='cuda')).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n",
+    )
+    assert "arange" in recording.op_of
+    assert recording.parameters == 5000 * 128
+
+
+def test_a_size_that_depends_on_values_is_said(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"line 6: aten\._ctc_loss.*depends on values"):
+        traced(
+            tmp_path,
+            "model = torch.nn.Linear(64, 30).cuda()\n"
+            "optimizer = torch.optim.SGD(model.parameters())\n"
+            "scores = model(torch.ones(50, 8, 64, device='cuda')).log_softmax(-1)\n"
+            "torch.nn.functional.ctc_loss(\n"
+            "    scores, torch.ones(8, 10, dtype=int, device='cuda'), torch.full((8,), 50), torch.full((8,), 10)\n"
+            ").backward()\n",
+        )

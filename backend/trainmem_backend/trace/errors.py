@@ -8,6 +8,8 @@ from pathlib import Path
 __all__ = ["TraceError", "what_failed"]
 
 _MOST_CHARACTERS = 300
+_SIZE_DEPENDS_ON_VALUES = ("DynamicOutputShapeException", "DataDependentOutputException")
+"""Of torch's fake tensors."""
 _NOT_THE_MODEL = ("torch", "trainmem_backend")
 
 
@@ -27,5 +29,7 @@ def what_failed(error: BaseException, script: Path | None = None) -> str:
         where = script.name + line
     else:
         where = Path(frames_of[-1].filename).name + line if frames_of else "the model"
+    if type(error).__name__ in _SIZE_DEPENDS_ON_VALUES:
+        return f"{where}: {error}: the size of its result depends on values, and a trace computes none"
     kind = "" if isinstance(error, TraceError) else f"{type(error).__name__}: "
     return f"{where}: {kind}{' '.join(str(error).split())[:_MOST_CHARACTERS]}"

@@ -28,6 +28,7 @@ _CAST = torch.ops.aten._to_copy.default
 _CAST_CACHE, _TEMPORARIES = BUCKET_INDEX["cast_cache"], BUCKET_INDEX["temporaries"]
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _HOST_FAKE_FROM_BYTES = 1 << 20
+_CPU = torch.device("cpu")
 _META = torch.device("meta")
 
 
@@ -115,6 +116,10 @@ class RecordMode(TorchDispatchMode):
                 with unset_fake_temporarily():
                     return func(*args, **kwargs)
             on_device = not _takes_tensors(func)
+        device = kwargs.get("device")
+        if device is not None and device.type == "cuda":
+            # A factory inside a function of torch.nn.functional, where the function mode does not look.
+            kwargs, on_device = {**kwargs, "device": _CPU}, True
         if func is _ITEM:
             return self.answers.item(args[0])
         if not on_device:
