@@ -13,7 +13,7 @@ from trainmem.recording import Recording, counters, read_step
 from trainmem.tape import efficient, record
 from trainmem.tape.fully_sharded import managed_order
 from trainmem.tape.hardware import hardware, sdpa_kernel
-from trainmem.tape.structure import Unsupported
+from trainmem.tape.claims import Unsupported
 
 _LLAMA = {
     "model_type": "llama",

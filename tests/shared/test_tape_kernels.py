@@ -12,6 +12,7 @@ from trainmem.job import Lora, TrainingJob
 from trainmem.model import resolve
 from trainmem.recording import Recording
 from trainmem.tape import flash, four_bit, record, sorting
+from trainmem.tape.hardware import hardware
 from trainmem.tape.loading import trainables
 
 _SMALL = {
@@ -121,9 +122,7 @@ def test_flash_attention_splits_keys_where_query_blocks_leave_a_gpu_idle(
 
 @pytest.mark.parametrize(("rows", "unpacked"), [(1, False), (1300, True)])
 def test_a_4_bit_weight_is_unpacked_unless_few_rows_meet_it(rows: int, unpacked: bool) -> None:
-    dims = {"b": 1, "s": rows, "h": 4096, "q": 4096, "capability": 90, "sm_count": 132}
-    size = four_bit.weight_unpacked(dims, ("b", "s"), "q", "h")
-    assert size == (2 * 4096 * 4096 if unpacked else 0)
+    assert four_bit.reads_packed(hardware("h200"), rows, 4096, 4096) is not unpacked
 
 
 def test_autocast_copies_embeddings_that_want_gradients_once() -> None:

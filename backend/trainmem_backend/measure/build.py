@@ -19,6 +19,6 @@ def build(job: TrainingJob, device: str, *, ranks: int = 1, room_bytes: int | No
     one rank of a group whose collectives do nothing. A quantised model too large for ``room_bytes`` before
     it is packed is built block by block.
     """
-    if job.sharding.mode != "none":
+    if job.sharding.mode != "none" or job.precision == "fsdp_mp_bf16":
         return build_sharded(job, device, real=ranks > 1)
     return build_workload(job, device=device, room_bytes=room_bytes)

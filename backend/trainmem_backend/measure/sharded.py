@@ -48,13 +48,15 @@ def join_group(job: TrainingJob, device: str, *, real: bool) -> None:
 def build_sharded(job: TrainingJob, device: str, *, real: bool) -> Workload:
     """The workload of one rank, its model built whole and then sharded, block by block and the root.
 
+    FSDP's mixed precision without a mode of sharding is FSDP2 over a single rank.
+
     Raises `ValueError` for what torch alone cannot shard.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
     sharding = job.sharding
-    if sharding.mode not in ("fsdp2", "ddp"):
+    if sharding.mode not in ("none", "fsdp2", "ddp"):
         raise ValueError(f"sharding.mode: {sharding.mode} is DeepSpeed's; fsdp2 and ddp are measured")
     join_group(job, device, real=real)
     model: Any = build_model(job, model_config(job), device)

@@ -145,7 +145,7 @@ def _build(job: TrainingJob) -> Workload:
     reason = untraceable(job)
     if reason is not None:
         raise JobError(reason)
-    if job.sharding.mode == "none":
+    if job.sharding.mode == "none" and job.precision != "fsdp_mp_bf16":
         return build_workload(job)
     from trainmem_backend.measure.sharded import build_sharded
 

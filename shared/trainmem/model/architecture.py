@@ -67,7 +67,8 @@ class Architecture:
     there are any.
     ``extra`` holds what a memory model needs beside the sizes; a key that is absent means no:
 
-    - ``activation``: name of the activation function, as in transformers; ``gated``: a gate multiplies it
+    - ``activation``: name of the activation function, as in transformers; ``gated``: a gate multiplies it;
+      ``classifier_activation``: that of a classifier's head (only ModernBERT says)
     - ``qkv_bias``, ``output_bias``, ``mlp_bias``: which linear layers have a bias
     - ``norm``: "layer_norm" or "rms_norm"; ``qk_norm``: "head" (each head) or "width" (all heads as one)
     - ``position_table``: positions are a learned table; otherwise ``rotary_dim`` of each head is rotated
@@ -83,6 +84,7 @@ class Architecture:
     - ``parallel_residual``: attention and MLP both read the block's input
     - ``post_norm``: norms come after attention and MLP ("only"), or before and after ("both")
     - ``encoder``: attention is not causal
+    - ``without_gradient``: a parameter outside the blocks that no step uses
 
     ``notes`` are sentences about how the config was read.
     """

@@ -4,8 +4,8 @@
 without laying it out. Both raise `Unsupported` for a family or lever that is not modelled.
 """
 
+from trainmem.tape.claims import Unsupported
 from trainmem.tape.fast import FastFigures, fast_figures
 from trainmem.tape.step import record
-from trainmem.tape.structure import Unsupported
 
 __all__ = ["FastFigures", "Unsupported", "fast_figures", "record"]

@@ -80,7 +80,8 @@ def _tanh(tape: Tape, x: Tensor) -> Tensor:
 
 
 def _relu_squared(tape: Tape, x: Tensor) -> Tensor:
-    return ops.pow_scalar(tape, _relu(tape, x))
+    applied = _relu(tape, x)  # a name in the source: it lives until the square exists
+    return ops.pow_scalar(tape, applied)
 
 
 def _gelu_fast(tape: Tape, x: Tensor) -> Tensor:
@@ -125,7 +126,7 @@ ACTIVATIONS: dict[str, Callable[[Tape, Tensor], Tensor]] = {
 """Fused kernels where torch has one (nn.functional.gelu, silu, relu); chains where the source writes a formula."""
 
 
-def activation(model: Model, x: Tensor) -> Tensor:
+def activation(model: Model, x: Tensor, key: str = "activation") -> Tensor:
     """The config's activation function; `structure_of` has refused those that are not here."""
     with model.tape.module("act"):
-        return ACTIVATIONS[model.extra("activation")](model.tape, x)
+        return ACTIVATIONS[model.extra(key)](model.tape, x)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trainmem.tape import four_bit, kernels, ops
+from trainmem.tape import kernels, ops
 from trainmem.tape.core import Gradients, Shape, Tape, Tensor
 
 __all__ = ["base_linear", "lora_linear"]
@@ -61,23 +61,25 @@ def base_linear(
     original: int,
     *,
     fp16: bool,
+    packed: bool,
 ) -> Tensor:
     """A packed linear layer: the weight is unpacked for every product, forward and backward.
 
-    ``fp16``: what is 16-bit around it is fp16, not the bf16 in which a 4-bit layer computes.
+    ``fp16``: what is 16-bit around it is fp16, not the bf16 in which a 4-bit layer computes. ``packed``: a kernel
+    of bitsandbytes reads the 4-bit weight as it is in the forward pass.
     """
     if quantization == "nf4":
         if fp16 and x.itemsize == 2:
             x = tape.recast(x)  # it lives as long as the call
-            return tape.recast(_four_bit(tape, x, weight, features, bias, original))
-        return _four_bit(tape, x, weight, features, bias, original)
-    return _eight_bit(tape, x, weight, features)
+            return tape.recast(_four_bit(tape, x, weight, features, bias, original, packed=packed))
+        return _four_bit(tape, x, weight, features, bias, original, packed=packed)
+    return _eight_bit(tape, x, weight, features, bias, fp16=fp16)
 
 
 def _four_bit(
-    tape: Tape, x: Tensor, weight: str, features: str, bias: Weight | None, original: int
+    tape: Tape, x: Tensor, weight: str, features: str, bias: Weight | None, original: int, *, packed: bool
 ) -> Tensor:
-    """MatMul4Bit with double quantisation: scales unpacked twice, then the whole weight, unless rows are few.
+    """MatMul4Bit with double quantisation: scales unpacked twice, then the whole weight, for a product of cuBLAS.
 
     Backward unpacks to the dtype that the weight had (``original`` bytes) before it was packed.
 
@@ -85,6 +87,7 @@ def _four_bit(
     """
     numel, width = f"p:{weight}", x.itemsize
     x = tape.cast(x, 2)  # to the layer's compute dtype
+    _cast_bias(tape, bias, 2)
     in_shape = x.shape
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
@@ -99,45 +102,66 @@ def _four_bit(
         return [out]
 
     node = tape.node("4-bit mm", [x], backward) if tape.wants_grad(x) else None
-    product = (x.shape[:-1], features, x.shape[-1])
-    scales = tape.scratch((four_bit.scales_unpacked, *product), "4-bit scales")
-    shifted = tape.scratch((four_bit.scales_unpacked, *product), "4-bit scales")
-    unpacked = tape.scratch((four_bit.weight_unpacked, *product), "4-bit weight unpacked")
+    held = () if packed else _unpacked(tape, numel)
     out = tape.alloc((*x.shape[:-1], features), 2, "4-bit mm")
-    ops.matrix_workspace(tape, lt=bias is not None)
-    del scales, shifted, unpacked
+    if held:
+        ops.matrix_workspace(tape, lt=bias is not None)
+    del held
     if node is not None:
         out.node, out.requires_grad = node, True
     del node
     return tape.cast(out, width)
 
 
-def _eight_bit(tape: Tape, x: Tensor, weight: str, features: str) -> Tensor:
-    """MatMul8bitLt: the input quantised row by row, an int32 product, scaled back; backward unpacks the weight."""
+def _unpacked(tape: Tape, numel: str) -> tuple[Tensor, ...]:
+    scales = tape.scratch((kernels.nf4_scales, numel), "4-bit scales")
+    shifted = tape.scratch((kernels.nf4_scales, numel), "4-bit scales")
+    return scales, shifted, tape.alloc((numel,), 2, "4-bit weight unpacked")
+
+
+def _cast_bias(tape: Tape, bias: Weight | None, itemsize: int) -> None:
+    """A packed layer's bias takes, once for good, the dtype of the first input (Linear4bit, Linear8bitLt)."""
+    if bias is not None and bias[1].itemsize != itemsize:
+        tape.replace_loaded(bias[0], (itemsize, *bias[1].shape))
+
+
+def _eight_bit(
+    tape: Tape, x: Tensor, weight: str, features: str, bias: Weight | None, *, fp16: bool
+) -> Tensor:
+    """MatMul8bitLt: the input quantised row by row, an int32 product, scaled back; backward unpacks the weight.
+
+    It quantises from fp16 and scales back to fp16, which costs no copy where the input is ``fp16`` already.
+    """
+    _cast_bias(tape, bias, x.itemsize)
     numel, rows = f"p:{weight}", x.shape[:-1]
     in_shape, width = x.shape, x.itemsize
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        held = grads[0]  # a function written in Python keeps its arguments to its end
+        ops.rows_of(tape, grads)
         unpacked = tape.alloc((numel,), width, "8-bit weight unpacked")
         tape.alloc((features,), 4, "8-bit row scales")
         out = tape.alloc(in_shape, width, "8-bit mm (input gradient)")
         ops.matrix_workspace(tape)
-        del unpacked
+        del unpacked, held
+        out.view = True  # grad_A.view(ctx.grad_shape)
         return [out]
 
     node = tape.node("8-bit mm", [x], backward) if tape.wants_grad(x) else None
     if node is not None:
         # an attribute of the autograd context: no hook sees it, and it lives as long as the graph
         tape.keep_with_graph(node, x)
-    half = tape.alloc(in_shape, 2, "8-bit input in fp16")
+    is_half = fp16 and width == 2
+    half = None if is_half else tape.alloc(in_shape, 2, "8-bit input in fp16")
     scales = tape.alloc(rows, 4, "8-bit input scales")
     packed = tape.alloc(in_shape, 1, "8-bit input")
     del half
     whole: Shape = (*rows, features)
     product = tape.alloc(whole, 4, "8-bit mm int32")
-    scaled = tape.alloc(whole, 2, "8-bit mm fp16")
-    out = tape.alloc(whole, width, "8-bit mm")
-    del scaled, product, packed, scales
+    out = tape.alloc(whole, 2, "8-bit mm fp16")
+    if not is_half:
+        out = tape.alloc(whole, width, "8-bit mm")
+    del product, packed, scales
     if node is not None:
         out.node, out.requires_grad = node, True
     return out

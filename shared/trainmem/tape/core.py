@@ -48,9 +48,12 @@ class Storage:
 
 
 class Tensor:
-    """A shape, bytes per element, a storage, and the node that made it; one handle, as one `at::Tensor`."""
+    """A shape, bytes per element, a storage, and the node that made it; one handle, as one `at::Tensor`.
 
-    __slots__ = ("itemsize", "node", "requires_grad", "shape", "slot", "storage", "tape", "view")
+    ``apart``: tokens lie column by column in memory, so that seeing them as rows of a matrix copies them.
+    """
+
+    __slots__ = ("apart", "itemsize", "node", "requires_grad", "shape", "slot", "storage", "tape", "view")
 
     def __init__(
         self,
@@ -72,6 +75,7 @@ class Tensor:
         self.slot = slot
         self.requires_grad = node is not None
         self.view = view
+        self.apart = False
 
     def __del__(self) -> None:
         storage = self.storage
@@ -82,7 +86,9 @@ class Tensor:
 
     def alias(self) -> Tensor:
         """Another tensor over the same memory, without a node."""
-        return Tensor(self.tape, self.storage, self.shape, self.itemsize, view=self.view)
+        out = Tensor(self.tape, self.storage, self.shape, self.itemsize, view=self.view)
+        out.apart = self.apart
+        return out
 
 
 class Pending:
@@ -107,7 +113,7 @@ class Pending:
         if self.inputs:
             gradient = sum_to(tape, gradient, self.outputs, self.inputs)
         if gradient.itemsize != self.itemsize:
-            gradient = tape.alloc(self.outputs, self.itemsize, "gradient cast")
+            gradient = tape.alloc_like(gradient, self.outputs, self.itemsize, "gradient cast")
         return gradient
 
 
@@ -183,7 +189,8 @@ class Tape:
     """Records the allocations and frees of forward and backward.
 
     ``autocast``: bytes per element of matrix products under autocast, 0 when off.
-    ``codes``: (0, key) allocates key, (1, key) frees it, (2, label) is a boundary.
+    ``codes``: (0, key) allocates key, (1, key) frees it, (2, label) is a boundary,
+    (3, name) frees a parameter that was loaded.
     """
 
     def __init__(self) -> None:
@@ -227,6 +234,12 @@ class Tape:
         """A new tensor in memory of its own."""
         return Tensor(self, self._storage((itemsize, *shape), op, bucket), shape, itemsize)
 
+    def alloc_like(self, tensor: Tensor, shape: Shape, itemsize: int, op: str) -> Tensor:
+        """A new tensor in the memory order of another, as pointwise kernels make their results."""
+        out = self.alloc(shape, itemsize, op)
+        out.apart = tensor.apart
+        return out
+
     def scratch(self, size: SizeSpec, op: str) -> Tensor:
         """Memory of a kernel's own, freed when the caller drops it."""
         return Tensor(self, self._storage(size, op, None), (), 1)
@@ -254,6 +267,14 @@ class Tape:
             storage = self._storage(size, kind, BUCKET["workspace"])
             self.once.add(storage.key)
             self._once_seen[where] = Tensor(self, storage, (), 1)
+
+    def replace_loaded(self, name: str, size: SizeSpec) -> None:
+        """A parameter takes new memory at its first use (``parameter.data = ...``), and its old memory dies."""
+        if name not in self._once_seen:
+            storage = self._storage(size, "parameter", BUCKET["weights"])
+            self.once.add(storage.key)
+            self._once_seen[name] = Tensor(self, storage, (), 1)
+            self.codes.append((3, name))
 
     def boundary(self, label: tuple[Any, ...]) -> None:
         """What follows belongs to another part of the step."""
@@ -458,7 +479,7 @@ class Tape:
         def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
             grad = grads[0]
             assert grad is not None
-            return [tape.alloc(grad.shape, back, "cast backward")]
+            return [tape.alloc_like(grad, grad.shape, back, "cast backward")]
 
         return self.op("cast", [tensor], tensor.shape, itemsize, backward)
 

@@ -8,8 +8,8 @@ from math import prod
 from trainmem.job import Lora, TrainingJob
 from trainmem.model import Architecture
 from trainmem.model.lora import adapters
+from trainmem.tape.claims import fully_sharded
 from trainmem.tape.hardware import hardware
-from trainmem.tape.structure import fully_sharded
 
 __all__ = ["dimensions"]
 

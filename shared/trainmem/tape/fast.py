@@ -16,12 +16,13 @@ from typing import Literal
 from trainmem.buckets import BUCKETS
 from trainmem.job import BaseQuantization, Lora, Optimizer, Precision, Sharding, TrainingJob
 from trainmem.model import Architecture
+from trainmem.tape.claims import fully_sharded
 from trainmem.tape.dims import dimensions
-from trainmem.tape.loading import load, trainables
+from trainmem.tape.loading import load
 from trainmem.tape.optimizers import Rounding, Trainable, optimizer_step, rounding_of
-from trainmem.tape.program import Part, Program, compiled
-from trainmem.tape.step import size_in_bytes
-from trainmem.tape.structure import fully_sharded, structure_of, unit_size, weight_itemsize
+from trainmem.tape.program import LOADED, Part, Program, compiled
+from trainmem.tape.step import size_in_bytes, updated
+from trainmem.tape.structure import structure_of, unit_size, weight_itemsize
 
 __all__ = ["FastFigures", "fast_figures"]
 
@@ -89,7 +90,7 @@ def _one_of_each(architecture: Architecture) -> tuple[Architecture, tuple[int, .
 def _trained_bytes(architecture: Architecture, lora: Lora | None, itemsize: int, ranks: int) -> int:
     """Everything that trains, each tensor rounded up to 512 bytes."""
     few, counts = _one_of_each(architecture)
-    outside, blocks = _by_block(trainables(few, lora, itemsize, ranks))
+    outside, blocks = _by_block(updated(few, lora, itemsize, ranks))
 
     def rounded(parameters: list[Trainable]) -> int:
         return sum((p.size_bytes + 511) & ~511 for p in parameters)
@@ -144,7 +145,8 @@ class _Kept:
 def _kept(job: TrainingJob, architecture: Architecture) -> _Kept:
     meter = _Meter()
     counts = load(meter, job, architecture)
-    counts.cast_biases(meter)
+    if job.base_quantization == "nf4":
+        counts.cast_biases(meter)
     return _Kept(meter.kept, counts.parameters, counts.trainable_parameters)
 
 
@@ -163,7 +165,7 @@ def _optimizer_bytes(
     Both grow by the same amount with every further equal block, so one and two of a sort tell all of them.
     """
     few, counts = _one_of_each(architecture)
-    outside, blocks = _by_block(trainables(few, lora, itemsize, ranks))
+    outside, blocks = _by_block(updated(few, lora, itemsize, ranks))
     scope = dict(dims)
     alike = _alike_blocks(blocks, counts)
     once = [*outside, *(p for block, _ in alike for p in block)]
@@ -251,6 +253,8 @@ def _signed_part(program: Program, part: Part) -> tuple[_Signed, _Signed | None]
                 events.append((part.sizes[event], part.buckets[event], part.names[event]))
             continue
         home, ordinal = part.frees[~event]
+        if home == LOADED:
+            continue
         source = program.parts[home]
         free = ~source.sizes[ordinal], source.buckets[ordinal], source.names[ordinal]
         if repeats and program.outside(source.label[1]):
@@ -305,6 +309,7 @@ def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
         (size_in_bytes(fresh.sizes[part.sizes[ordinal]], dims) + 511) & ~511
         for part in fresh.parts
         for ordinal in part.once
+        if part.buckets[ordinal] == _WORKSPACE
     )
     wide = masters and job.precision == "bf16_master_fp32_grads"
     gradients = _trained_bytes(architecture, job.lora, 4 if wide else itemsize, ranks)

@@ -8,32 +8,19 @@ and more unpack nearly every weight of a large model. Backward always unpacks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import prod
+from trainmem.tape.hardware import Hardware
 
-__all__ = ["scales_unpacked", "weight_unpacked"]
-
-Dims = Mapping[str, int]
+__all__ = ["reads_packed"]
 
 _BLOCK = 64
 _SMALL_WEIGHT = 4 << 20
 
 
-def scales_unpacked(d: Dims, rows: tuple[str, ...], outputs: str, inputs: str) -> int:
-    """fp32 scales, one a block of 64 elements, where the weight is unpacked before the product."""
-    return 0 if _reads_packed(d, rows, outputs, inputs) else 4 * -(-d[outputs] * d[inputs] // _BLOCK)
-
-
-def weight_unpacked(d: Dims, rows: tuple[str, ...], outputs: str, inputs: str) -> int:
-    """The 16-bit weight where it is unpacked before the product."""
-    return 0 if _reads_packed(d, rows, outputs, inputs) else 2 * d[outputs] * d[inputs]
-
-
-def _reads_packed(d: Dims, rows: tuple[str, ...], outputs: str, inputs: str) -> bool:
-    m, n, k = prod(d[name] for name in rows), d[outputs], d[inputs]
-    if m > 1536 or k % _BLOCK:
+def reads_packed(chip: Hardware, rows: int, outputs: int, inputs: int) -> bool:
+    """Whether ``rows`` rows meet a weight of (outputs, inputs) as it is packed."""
+    if rows > 1536 or inputs % _BLOCK:
         return False
-    return m <= _most_rows(divmod(d["capability"], 10), d["sm_count"], m, n, k)
+    return rows <= _most_rows(chip.capability, chip.sm_count, rows, outputs, inputs)
 
 
 def _most_rows(capability: tuple[int, int], sms: int, m: int, n: int, k: int) -> int:

@@ -89,25 +89,23 @@ class Sharding:
                 self._gather(following)
 
     def after_backward(self, group: ShardedGroup) -> None:
-        """Free the whole parameters and reduce the gradients to this rank's share."""
-        tape = self.tape
+        """Free the whole parameters and reduce the gradients there are to this rank's share."""
+        tape, names = self.tape, tuple(name for name in group.names if name in group.gradients)
         group.full.clear()
         self._reduced = None
         with tape.filling("communication"):
             self._reduced = tape.scratch(
-                (kernels.sharded_whole, group.names, self.reduce_itemsize), "reduce-scatter input"
+                (kernels.sharded_whole, names, self.reduce_itemsize), "reduce-scatter input"
             )
-            tape.scratch(
-                (kernels.chunk_cat_metadata, group.names, self.reduce_itemsize), "chunk_cat metadata"
-            )
+            tape.scratch((kernels.chunk_cat_metadata, names, self.reduce_itemsize), "chunk_cat metadata")
         # a loop over several ranks' gradients leaves its variable bound to the last
-        last = None if self.alone else group.gradients.pop(group.names[-1], None)
+        last = None if self.alone else group.gradients.pop(names[-1], None)
         group.gradients.clear()
-        size = (kernels.sharded_part, group.names, self.reduce_itemsize)
+        size = (kernels.sharded_part, names, self.reduce_itemsize)
         shard = tape.on_stream(REDUCE_STREAM, size, "reduce-scatter output", BUCKET["gradients"])
         del last
         if not tape.accumulating:
-            tape.gradients[group.prefix + group.names[0]] = shard
+            tape.gradients[group.prefix + names[0]] = shard
 
     def end_backward(self) -> None:
         """The root's gradients are reduced last."""

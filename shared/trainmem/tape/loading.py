@@ -10,9 +10,10 @@ from trainmem.buckets import BUCKETS
 from trainmem.job import Lora, TrainingJob
 from trainmem.model import Architecture, Buffer, Parameter
 from trainmem.model.lora import adapters
+from trainmem.tape.claims import fully_sharded
 from trainmem.tape.optimizers import Sink, Trainable
 from trainmem.tape.packing import Packing, packed_by_block
-from trainmem.tape.structure import fully_sharded, quantized_weights, weight_itemsize
+from trainmem.tape.structure import quantized_weights, weight_itemsize
 
 __all__ = ["Loaded", "load", "loaded_parameters", "trainables"]
 
@@ -31,7 +32,7 @@ class Loaded:
     parameters: int
     trainable_parameters: int
     biases: tuple[tuple[int, int, str], ...] = ()
-    """(number, elements, name) of fp32 biases of 4-bit layers, which cast them when they first run."""
+    """(number, elements, name) of fp32 biases of packed layers, which may cast them when they first run."""
 
     def cast_biases(self, sink: Sink) -> None:
         """The first forward puts a bias in the dtype that its 4-bit layer computes in in place of an fp32 one."""

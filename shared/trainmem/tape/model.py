@@ -39,6 +39,7 @@ class Structure:
     adapter_itemsize: int
     quantization: str
     quantized: frozenset[str]
+    read_packed: frozenset[str]
     dropout: tuple[tuple[str, bool], ...]
     accumulating: bool
     scaled_loss: bool
@@ -144,7 +145,10 @@ class Block:
         if f"{name}.weight" in self.model.structure.quantized:
             original = self.model.structure.weight_itemsize
             fp16 = self.model.structure.loss_scaling
-            return base_linear(tape, x, f"{name}.weight", features, quantization, bias, original, fp16=fp16)
+            packed = f"{name}.weight" in self.model.structure.read_packed
+            return base_linear(
+                tape, x, f"{name}.weight", features, quantization, bias, original, fp16=fp16, packed=packed
+            )
         return ops.linear(tape, x, self.weight(f"{name}.weight"), features, bias, flattens=flattens)
 
     def layer_norm(self, x: Tensor, name: str) -> Tensor:

@@ -48,6 +48,13 @@ def _only(grads: Gradients) -> Tensor:
     return grad
 
 
+def rows_of(tape: Tape, grads: Gradients) -> Tensor:
+    """The gradient as a matrix with a row a token, copied where tokens lie apart in memory."""
+    if _only(grads).apart:
+        grads[0] = tape.alloc(grads[0].shape, grads[0].itemsize, "reshape")
+    return _only(grads)
+
+
 def matrix_workspace(tape: Tape, *, lt: bool = False) -> None:
     """cuBLAS takes its workspace at the first product of a thread; products with a bias go through cuBLASLt."""
     tape.workspace("cublas", (lambda d: d["cublas_workspace"],))
@@ -87,7 +94,7 @@ def addmm(
     in_shape, w_shape, itemsize = x.shape, w.shape, x.itemsize
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
-        incoming = _only(grads).alias()
+        incoming = rows_of(tape, grads).alias()
         incoming.shape = (*lead, features)
         out: Gradients = [None, None, None]
         if needs[1]:
@@ -131,6 +138,7 @@ def linear(
     in_shape, w_shape, itemsize = x.shape, w.shape, x.itemsize
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+        rows_of(tape, grads)
         out: Gradients = [None, None]
         if needs[1]:
             out[1] = tape.alloc(w_shape, itemsize, "mm (weight gradient)")
@@ -250,7 +258,7 @@ def scale(tape: Tape, a: Tensor, name: str = "mul") -> Tensor:
     shape, itemsize = a.shape, a.itemsize
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
-        return [tape.alloc(shape, itemsize, f"{name} backward")]
+        return [tape.alloc_like(_only(grads), shape, itemsize, f"{name} backward")]
 
     return tape.op(name, [a], shape, itemsize, backward)
 
@@ -429,6 +437,25 @@ def heads_of(tape: Tape, a: Tensor, shape: Shape, *, copies: bool) -> Tensor:
 
         out.node, out.requires_grad = tape.node("transpose", [a], backward), True
     return out
+
+
+def keys_of(tape: Tape, a: Tensor, shape: Shape, *, transposed: bool) -> Tensor:
+    """Keys (b, s, heads * d) seen as (b, heads, s, d).
+
+    ``transposed``: a product with their transpose leaves their gradient with tokens side by side: it can be seen as
+    (b, s, heads * d), but not as rows of tokens of several sequences.
+    """
+    out = tape.view(a, a.shape, "transpose")
+    if out.node is not None and transposed and "b" not in tape.ones:
+        back = a.shape
+
+        def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
+            grad = Tensor(tape, _only(grads).storage, back, _only(grads).itemsize, view=True)
+            grad.apart = True
+            return [grad]
+
+        out.node.backward = backward
+    return tape.view(out, shape)
 
 
 def alias(tape: Tape, a: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ def packed_by_block(job: TrainingJob, parameters: int, room_bytes: int | None = 
 class Packing:
     """Packs layers whose weights are in ``numbers`` by name (allocation numbers), and notes what it made.
 
-    ``biases`` are those of 4-bit layers in fp32, which cast them when they first run: number, elements, name.
+    ``biases`` are those of packed layers in fp32, which may cast them when they first run: number, elements, name.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Packing:
                 self.sink.free(self.numbers[prefix + parameter.name])
 
     def _cast_later(self, number: int, bias: str) -> None:
-        if self.quantization == "nf4" and self.itemsize != _UNPACKED_ITEMSIZE:
+        if self.itemsize != _UNPACKED_ITEMSIZE:
             self.biases.append((number, self._elements[bias], bias))
 
     def _pack_weight(self, parameter: Parameter, name: str, *, on_device: bool) -> None:

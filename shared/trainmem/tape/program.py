@@ -18,13 +18,16 @@ from trainmem.tape.fully_sharded import before
 from trainmem.tape.loss_scaling import scale_and_growth
 from trainmem.tape.model import Model, Structure
 
-__all__ = ["Allocation", "Part", "PartLabel", "Program", "compiled"]
+__all__ = ["LOADED", "Allocation", "Part", "PartLabel", "Program", "compiled"]
 
 PartLabel: TypeAlias = tuple[str, int]
 """("forward" | "backward", block): block -1 stands before the blocks, the number of blocks after them."""
 
 Allocation: TypeAlias = tuple[int, int]
 """(part, ordinal in the part): the same for the same tensor of equal blocks."""
+
+LOADED = -1
+"""In place of a part: the ordinal counts `Program.loaded`, parameters that the first step frees."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +60,7 @@ class Program:
     parts: tuple[Part, ...]
     sizes: tuple[SizeSpec, ...]
     gradients: dict[str, Allocation]
+    loaded: tuple[str, ...] = ()
 
     def repeats(self, block: int) -> bool:
         """Whether this block stands for several of the model's."""
@@ -159,12 +163,18 @@ def _cut(
 ) -> Program:
     distinct: dict[SizeSpec, int] = {}
     home: dict[int, Allocation] = {}
+    loaded: list[str] = []
     cut: list[tuple[PartLabel, list[int], list[Allocation], list[int]]] = []
     for kind, value in codes:
         if kind == 2:
             cut.append((value, [], [], []))  # type: ignore[arg-type]
             continue
         _, events, frees, keys = cut[-1]
+        if kind == 3:
+            events.append(~len(frees))
+            frees.append((LOADED, len(loaded)))
+            loaded.append(value)  # type: ignore[arg-type]
+            continue
         key: int = value  # type: ignore[assignment]
         if kind == 0:
             home[key] = (len(cut) - 1, len(keys))
@@ -192,4 +202,5 @@ def _cut(
         parts=parts,
         sizes=tuple(distinct),
         gradients={name: home[key] for name, key in gradients.items()},
+        loaded=tuple(loaded),
     )

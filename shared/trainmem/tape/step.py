@@ -8,24 +8,26 @@ from dataclasses import dataclass
 from math import prod
 
 from trainmem.buckets import BUCKETS
-from trainmem.job import TrainingJob
+from trainmem.job import Lora, TrainingJob
 from trainmem.model import Architecture
 from trainmem.recording import Recording
+from trainmem.tape.claims import fully_sharded
 from trainmem.tape.core import SizeSpec
 from trainmem.tape.dims import dimensions
 from trainmem.tape.loading import Loaded, load, trainables
 from trainmem.tape.loss_scaling import unscaled
 from trainmem.tape.optimizers import Trainable, optimizer_step, rounding_of
-from trainmem.tape.program import Part, PartLabel, Program, compiled
-from trainmem.tape.structure import fully_sharded, structure_of, unit_size, weight_itemsize
+from trainmem.tape.program import LOADED, Part, PartLabel, Program, compiled
+from trainmem.tape.structure import structure_of, unit_size, weight_itemsize
 
-__all__ = ["record", "size_in_bytes"]
+__all__ = ["record", "size_in_bytes", "updated"]
 
 STEPS = 3
 """Steps recorded: state appears in the first, the allocator's blocks settle in the second, the third is steady."""
 
 _WEIGHTS = BUCKETS.index("weights")
 _GRADIENTS = BUCKETS.index("gradients")
+_LOADED = "loaded"
 
 
 def size_in_bytes(spec: SizeSpec, dims: Mapping[str, int]) -> int:
@@ -40,7 +42,8 @@ def size_in_bytes(spec: SizeSpec, dims: Mapping[str, int]) -> int:
 class _Template:
     """A part with its sizes filled in, ready to be laid down at any block.
 
-    ``code``: (size, -1) allocates; (ordinal, slot) frees an allocation of the part in that slot of ``homes``.
+    ``code``: (size, -1) allocates; (ordinal, slot) frees an allocation of the part in that slot of ``homes``, or
+    the loaded parameter that stands there.
     """
 
     code: list[tuple[int, int]]
@@ -75,6 +78,10 @@ def _templates(program: Program, sizes: list[int], first: bool) -> list[_Templat
                     code.append((sizes[part.sizes[event]], -1))
             else:
                 home, ordinal = part.frees[~event]
+                if home == LOADED:
+                    if first:
+                        code.append((0, slots.setdefault((_LOADED, ordinal), len(slots))))
+                    continue
                 at = templates[home].place[ordinal]
                 if at >= 0:
                     code.append((at, slots.setdefault(program.parts[home].label, len(slots))))
@@ -86,9 +93,16 @@ class _Layout:
     """Lays the parts of a program down for all of a model's blocks, and knows where each allocation went."""
 
     def __init__(
-        self, recording: Recording, program: Program, layers: int, unit: int, dims: Mapping[str, int]
+        self,
+        recording: Recording,
+        program: Program,
+        layers: int,
+        unit: int,
+        dims: Mapping[str, int],
+        loaded: Loaded,
     ) -> None:
         self.recording = recording
+        self.loaded = {name: number for number, _, name in loaded.biases}
         self.program = program
         self.layers = -(-layers // unit)
         self.unit = unit
@@ -97,7 +111,7 @@ class _Layout:
         self._groups = program.groups()
         self._base: dict[PartLabel, int] = {}
 
-    def micro_batch(self, step: int, micro: int, loaded: Loaded) -> dict[str, int]:
+    def micro_batch(self, step: int, micro: int) -> dict[str, int]:
         """Forward and backward of one micro batch; the numbers of the gradients it leaves, by parameter."""
         first = step == 1 and micro == 0
         if first not in self._templates:
@@ -108,8 +122,6 @@ class _Layout:
             if direction != phase:
                 phase = direction
                 self.recording.mark(step, "forward" if direction == "forward" else "backward", micro)
-                if first and direction == "forward":
-                    loaded.cast_biases(self.recording)
             self._lay_group(direction, group, templates)
         return self._gradients(templates)
 
@@ -137,6 +149,9 @@ class _Layout:
         others: dict[int, list[int]] = {}
         shared: set[int] = set()
         for slot, (home_direction, home) in enumerate(template.homes):
+            if home_direction == _LOADED:
+                bases.append(self.loaded[self._real_name(program.loaded[home], block, real)])
+                continue
             where = program.real_blocks(home, self.layers)[0]
             if program.outside(home):
                 shared.add(slot)
@@ -174,15 +189,16 @@ class _Layout:
         for name, (home, ordinal) in self.program.gradients.items():
             at = templates[home].place[ordinal]
             direction, block = self.program.parts[home].label
-            if not name.startswith("layers."):
-                real = self.program.real_blocks(block, self.layers)[0]
-                out[name] = self._base[(direction, real)] + at
-                continue
-            _, number, local = name.split(".", 2)
-            within = int(number) - block * self.unit
             for real in self.program.real_blocks(block, self.layers):
-                out[f"layers.{real * self.unit + within}.{local}"] = self._base[(direction, real)] + at
+                out.setdefault(self._real_name(name, block, real), self._base[(direction, real)] + at)
         return out
+
+    def _real_name(self, name: str, block: int, real: int) -> str:
+        """A parameter of a block that stands for several, in block ``real``."""
+        if not name.startswith("layers."):
+            return name
+        _, number, local = name.split(".", 2)
+        return f"layers.{int(number) + (real - block) * self.unit}.{local}"
 
 
 def record(job: TrainingJob, architecture: Architecture) -> Recording:
@@ -196,18 +212,23 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
     recording.trainable_parameters = loaded.trainable_parameters
     masters = job.lora is None and job.precision in ("bf16_master", "bf16_master_fp32_grads")
     ranks = job.sharding.data_parallel if fully_sharded(job) else 0
-    parameters = trainables(architecture, job.lora, 4 if masters else weight_itemsize(job), ranks)
+    parameters = updated(architecture, job.lora, 4 if masters else weight_itemsize(job), ranks)
     recording.allocate(job.micro_batch * job.sequence_length * 8, _WEIGHTS, "token ids")
     if job.task == "sequence_classification":
         recording.allocate(job.micro_batch * 8, _WEIGHTS, "labels")
 
     # The measuring harness hands idle memory back before the first step.
     recording.empty_cache()
-    fresh = _Layout(recording, compiled(structure_of(job, architecture)), layers, unit, dims)
+    fresh = _Layout(recording, compiled(structure_of(job, architecture)), layers, unit, dims, loaded)
     adding = fresh
     if job.accumulation > 1 or job.zero_grad == "zeros":
         adding = _Layout(
-            recording, compiled(structure_of(job, architecture, accumulating=True)), layers, unit, dims
+            recording,
+            compiled(structure_of(job, architecture, accumulating=True)),
+            layers,
+            unit,
+            dims,
+            loaded,
         )
     narrow = masters and job.precision == "bf16_master"
     held: dict[str, int] = {}
@@ -215,9 +236,9 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
     for step in range(1, STEPS + 1):
         for micro in _shown_micro_batches(job.accumulation):
             if held:
-                adding.micro_batch(step, micro, loaded)
+                adding.micro_batch(step, micro)
             else:
-                held = fresh.micro_batch(step, micro, loaded)
+                held = fresh.micro_batch(step, micro)
         recording.mark(step, "optimizer")
         if narrow:
             wide = _widen(recording, parameters, held, wide)
@@ -232,6 +253,14 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
                 recording.free(wide.get(p.name, -1))
             held, wide = {}, {}
     return recording
+
+
+def updated(
+    architecture: Architecture, lora: Lora | None, itemsize: int, ranks: int
+) -> tuple[Trainable, ...]:
+    """Of what trains, the tensors that get gradients, which alone the optimizer updates."""
+    unused = architecture.extra.get("without_gradient")
+    return tuple(p for p in trainables(architecture, lora, itemsize, ranks) if p.name != unused)
 
 
 def _shown_micro_batches(accumulation: int) -> list[int]:

@@ -8,25 +8,19 @@ from functools import lru_cache
 from trainmem.job import ACTIVATION_DTYPE_BYTES, Lora, TrainingJob
 from trainmem.model import Architecture
 from trainmem.model.lora import adapters
-from trainmem.tape.activations import ACTIVATIONS
 from trainmem.tape.attention import Kernel
-from trainmem.tape.families import FORWARD
+from trainmem.tape.claims import check_claims, fully_sharded
+from trainmem.tape.four_bit import reads_packed
 from trainmem.tape.hardware import hardware, sdpa_kernel
 from trainmem.tape.kernels import many_layer_norm_rows
 from trainmem.tape.model import Structure
 
 __all__ = [
-    "Unsupported",
-    "fully_sharded",
     "quantized_weights",
     "representative_layers",
     "structure_of",
     "weight_itemsize",
 ]
-
-
-class Unsupported(Exception):
-    """The tape does not model this family or lever; the message says which."""
 
 
 def weight_itemsize(job: TrainingJob) -> int:
@@ -123,21 +117,21 @@ def quantized_weights(architecture: Architecture) -> frozenset[str]:
     return frozenset(p.name for parts in groups for p in parts if p.kind == "linear")
 
 
-def fully_sharded(job: TrainingJob) -> bool:
-    """Whether FSDP2 shards the parameters of the job."""
-    return job.sharding.mode == "fsdp2" or job.precision == "fsdp_mp_bf16"
-
-
-def _check_sharding(job: TrainingJob) -> None:
-    sharding = job.sharding
-    if sharding.mode not in ("none", "fsdp2"):
-        raise Unsupported(f"sharding.mode: the tape replays one device or FSDP2, not {sharding.mode}")
-    if sharding.tensor_parallel * sharding.pipeline_parallel > 1:
-        raise Unsupported("sharding: the tape replays neither tensor nor pipeline parallelism")
-    if sharding.offload != "none":
-        raise Unsupported(f"sharding.offload: the tape does not replay {sharding.offload}")
-    if fully_sharded(job) and (job.lora is not None or job.checkpointing == "sqrt"):
-        raise Unsupported("sharding: the tape replays FSDP2 without adapters and without segments of blocks")
+def _read_packed(job: TrainingJob, architecture: Architecture) -> frozenset[str]:
+    """The 4-bit weights that a kernel reads as they are packed; what is pooled is one row a sequence."""
+    if job.base_quantization != "nf4":
+        return frozenset()
+    chip, tokens = hardware(job.device), job.micro_batch * job.sequence_length
+    pooled = job.micro_batch if job.task == "sequence_classification" else tokens
+    met = [(parts, tokens) for parts in (architecture.embeddings, *architecture.blocks.values())]
+    met += [(architecture.final, pooled), (architecture.head, pooled)]
+    packed = quantized_weights(architecture)
+    return frozenset(
+        p.name
+        for parts, rows in met
+        for p in parts
+        if p.name in packed and reads_packed(chip, rows, *p.shape)
+    )
 
 
 def _collectives(job: TrainingJob) -> tuple[int, int, bool, bool, bool] | None:
@@ -165,21 +159,9 @@ def _root(architecture: Architecture) -> tuple[str, ...]:
     return tuple(p.name for p in outside if not (architecture.tied and p.kind == "head"))
 
 
-def named(job: TrainingJob, architecture: Architecture) -> str:
-    """The model type as the config has it."""
-    return str((job.config or {}).get("model_type", architecture.family))
-
-
 def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: bool = False) -> Structure:
     """All of a job that decides the order of its events; ``accumulating``: gradients exist already."""
-    if architecture.family not in FORWARD:
-        raise Unsupported(f"model_type: the tape has no block for {named(job, architecture)}")
-    activation = architecture.extra.get("activation")
-    if activation is not None and activation not in ACTIVATIONS:
-        raise Unsupported(f"activation: the tape does not know {activation}")
-    if architecture.extra.get("upcast_attention") and job.attention == "eager":
-        raise Unsupported("reorder_and_upcast_attn: the tape does not replay GPT-2's eager attention in fp32")
-    _check_sharding(job)
+    check_claims(job, architecture)
     kinds = architecture.layer_kinds
     unit = unit_size(job, architecture)
     inside, outside = _names(architecture)
@@ -213,6 +195,7 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
         adapter_itemsize=4,
         quantization=job.base_quantization,
         quantized=quantized_weights(architecture) if job.base_quantization != "none" else frozenset(),
+        read_packed=_read_packed(job, architecture),
         dropout=tuple(sorted((where, rate > 0) for where, rate in architecture.dropout.items())),
         accumulating=accumulating,
         scaled_loss=job.accumulation > 1,

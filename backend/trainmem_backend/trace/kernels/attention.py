@@ -13,14 +13,17 @@ __all__: list[str] = []
 
 @rule("_scaled_dot_product_cudnn_attention")
 def _cudnn_forward(call: KernelCall) -> Any:
-    """Seed and offset of the random numbers, output, log-sum-exp, and a workspace of 256 bytes."""
+    """Seed and offset of the random numbers, output, log-sum-exp, and a workspace of 256 bytes.
+
+    The meta kernel answers a log-sum-exp always; cuDNN's makes none where no gradient is wanted (MHA.cpp).
+    """
     result = call.result()
     recorder = call.recorder
     output, log_sum_exp = result[0], result[1]
     for tensor in (result[6], result[7]):
         recorder.watch(tensor)
     recorder.watch(output)
-    if log_sum_exp is not None:
+    if log_sum_exp is not None and call.named("compute_log_sumexp"):
         recorder.watch(log_sum_exp)
     recorder.scratch(256)
     return result

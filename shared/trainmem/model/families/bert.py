@@ -120,6 +120,8 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
             "mlp_bias": True,
             "post_norm": "only",
             "encoder": not decoder,
+            # an untied decoder adds a bias of its own, and this one is used no more
+            "without_gradient": None if classifies or tied else "cls.predictions.bias",
         },
     )
 

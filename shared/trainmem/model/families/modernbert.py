@@ -31,6 +31,7 @@ _DEFAULTS: dict[str, Any] = {
     "mlp_dropout": 0.0,
     "classifier_dropout": 0.0,
     "classifier_pooling": "cls",
+    "classifier_activation": "gelu",
     "classifier_bias": False,
 }
 
@@ -100,6 +101,7 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
             "mlp_bias": mlp_bias,
             "sliding_window": config.count("local_attention", least=2),
             "pooling": pooling,
+            "classifier_activation": config.activation("classifier_activation"),
             "encoder": True,
         },
     )

@@ -67,9 +67,8 @@ def _self_attention(block: Block, hidden: Tensor, mask: Tensor | None) -> tuple[
     eager = model.structure.attention == "eager"
     unfused = model.structure.unfused(masked=mask is not None)
     q = ops.heads_of(tape, block.linear(hidden, "attention.self.query", "q"), QUERY, copies=unfused)
-    # the gradient of transposed keys can be seen as (b, s, h), but not as rows of tokens of several batch rows
-    rows_copy = unfused and not model.structure.batch_of_one
-    k = ops.heads_of(tape, block.linear(hidden, "attention.self.key", "q"), QUERY, copies=rows_copy)
+    k = block.linear(hidden, "attention.self.key", "q")
+    k = ops.keys_of(tape, k, QUERY, transposed=unfused)
     v = ops.heads_of(tape, block.linear(hidden, "attention.self.value", "q"), QUERY, copies=unfused)
     with tape.module("attention.self"):
         if eager:

@@ -25,7 +25,7 @@ __all__ = ["forward"]
 def _attention(block: Block, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     model, tape = block.model, block.model.tape
     qkv = block.linear(x, "attn.c_attn", "3h", conv1d=True)
-    q, k, v = _heads(block, qkv)
+    q, k, v = _heads(block, qkv, mask)
     weights: Tensor | None = None
     if model.structure.attention == "eager":
         out, weights = _eager(block, q, k, v, mask)
@@ -35,14 +35,14 @@ def _attention(block: Block, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Te
     return ops.dropout(tape, out, model.drops("residual")), weights
 
 
-def _heads(block: Block, qkv: Tensor) -> list[Tensor]:
-    """Queries, keys and values of each head, as views; eager products leave their gradients in another order."""
+def _heads(block: Block, qkv: Tensor, mask: Tensor | None) -> list[Tensor]:
+    """Queries, keys and values of each head, as views; products leave their gradients in another order."""
     tape = block.model.tape
     q, k, v = ops.split(tape, qkv, [("b", "s", "h")] * 3)
-    eager = block.model.structure.attention == "eager"
+    unfused = block.model.structure.unfused(masked=mask is not None)
     k = ops.heads_of(tape, k, QUERY, copies=False)
-    v = ops.heads_of(tape, v, QUERY, copies=eager)
-    q = ops.heads_of(tape, q, QUERY, copies=eager)
+    v = ops.heads_of(tape, v, QUERY, copies=unfused)
+    q = ops.heads_of(tape, q, QUERY, copies=unfused)
     return [q, k, v]
 
 

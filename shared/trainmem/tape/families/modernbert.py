@@ -88,7 +88,7 @@ def _model(model: Model) -> Tensor:
     masks = ByKind({kind: sliding if kind.startswith("sliding") else None for kind in kinds})
     by_type = {
         kind: rotary_tables(tape, embedded.itemsize)
-        for kind in {kind.removesuffix("_first") for kind in kinds}
+        for kind in sorted({kind.removesuffix("_first") for kind in kinds})
     }
     tables = ByKind({kind: by_type[kind.removesuffix("_first")] for kind in kinds})
     hidden = run_blocks(model, embedded, _block, tables, masks)
@@ -100,8 +100,8 @@ def _model(model: Model) -> Tensor:
 def _head(model: Model, hidden: Tensor) -> Tensor:
     """ModernBertPredictionHead: a linear layer, its activation and a norm."""
     outside = model.outside
-    dense = outside.linear(hidden, "head.dense", "h")
-    return outside.layer_norm(ops.gelu(model.tape, dense), "head.norm")
+    hidden = activation(model, outside.linear(hidden, "head.dense", "h"), "classifier_activation")
+    return outside.layer_norm(hidden, "head.norm")
 
 
 def _mean(tape: Tape, hidden: Tensor) -> Tensor:

@@ -39,13 +39,11 @@ def _counted_positions(model: Model, ones: Tensor) -> Tensor:
 def _attention(block: Block, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     model, tape = block.model, block.model.tape
     unfused = model.structure.unfused(masked=mask is not None)
-    rows_copy = unfused and not model.structure.batch_of_one
     q = ops.scale(tape, block.linear(hidden, "self_attn.q_proj", "q"))
     q = ops.heads_of(tape, q, QUERY, copies=unfused)
-    # the gradient of transposed keys can be seen as (b, s, h), but not as rows of tokens of several batch rows
-    k = ops.heads_of(tape, block.linear(hidden, "self_attn.k_proj", "q"), HIDDEN, copies=rows_copy)
+    k = block.linear(hidden, "self_attn.k_proj", "q")
     v = block.linear(hidden, "self_attn.v_proj", "q")
-    k = ops.heads_of(tape, k, QUERY, copies=False)
+    k = ops.keys_of(tape, k, QUERY, transposed=unfused)
     v = ops.heads_of(tape, v, QUERY, copies=unfused)
     with tape.module("self_attn"):
         out, weights = attention_and_weights(model, q, k, v, mask)
