@@ -11,7 +11,7 @@ from trainmem.fit.methods import METHODS
 from trainmem.fit.outcome import Outcome, answer, can_fit, outcome
 from trainmem.fit.room import Room, room
 from trainmem.job import JobError, Lora, Sharding, TrainingJob
-from trainmem.model import FAMILIES
+from trainmem.model import FAMILIES, catalogue
 from trainmem.results import published_rows
 from trainmem.results.plausible import device_of_gpu
 from trainmem.units import GIB
@@ -48,6 +48,45 @@ jobs = st.builds(
 def test_the_bounds_are_below_the_exact_peak(job):
     fast, exact = answer(job, "fast"), answer(job, "exact")
     assert least_bytes(job) <= fast.peak_allocated_bytes <= exact.peak_allocated_bytes
+
+
+ONE_OF_EACH_FAMILY = sorted(
+    {
+        entry.config["model_type"]: entry.name
+        for entry in sorted(
+            catalogue.entries(), key=lambda entry: entry.architecture().parameter_count, reverse=True
+        )
+        if entry.task == "causal_lm"
+    }.values()
+)
+
+
+@pytest.mark.parametrize("model", ONE_OF_EACH_FAMILY)
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_no_family_takes_less_than_the_bounds(model, checkpointing):
+    for method in METHODS:
+        for device_name, levers in (
+            ("spark", {}),
+            ("h200", {"sequence_length": 300}),
+            ("t4", {"attention": "eager"}),
+            ("rtx-4090", {"loss": "liger_fused", "accumulation": 2}),
+            ("h200", {"micro_batch": 64, "sequence_length": 3}),
+        ):
+            like = TrainingJob(
+                model=model,
+                micro_batch=8,
+                sequence_length=1024,
+                checkpointing=checkpointing,
+                device=device_name,
+            )
+            job = method.apply(like.with_(**levers))
+            assert least_bytes(job) <= answer(job, "fast").peak_allocated_bytes, job
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.key)
+def test_without_checkpoints_the_bound_is_most_of_a_large_batch(method):
+    job = method.apply(TrainingJob(model="llama2-7b", micro_batch=8, sequence_length=2048, device="h200"))
+    assert least_bytes(job) > 0.9 * answer(job, "fast").peak_allocated_bytes
 
 
 @settings(max_examples=25, deadline=None)

@@ -9,7 +9,7 @@ from functools import cache
 from trainmem.buckets import Bucket
 from trainmem.estimate import Detail, Estimate
 from trainmem.fit.bounds import least_bytes
-from trainmem.fit.family import Rung, ladder
+from trainmem.fit.family import Rung, ladder, rung_of
 from trainmem.fit.methods import Method
 from trainmem.fit.outcome import answer, can_fit, outcome
 from trainmem.fit.room import Room
@@ -68,7 +68,7 @@ class MethodBorders:
 
 def borders(method: Method, like: TrainingJob, room: Room, family: str, detail: Detail) -> MethodBorders:
     """Search for the borders of ``method`` at the batch, length and levers of ``like``."""
-    like = method.apply(like)
+    like = method.apply(like.with_(task="causal_lm"))
     example = None
     if method.kind == "full":
         example = _border(
@@ -101,8 +101,7 @@ def figures(job: TrainingJob, room: Room, detail: Detail) -> Figures:
 def example_rung() -> Rung:
     """`EXAMPLE` as a size."""
     entry = catalogue.find(EXAMPLE)
-    size = entry.architecture().parameter_count
-    return Rung(name=entry.name, title=entry.name, config=entry.config, parameters=size)
+    return rung_of(entry.name, entry.name, entry.config, entry.architecture())
 
 
 @cache
@@ -116,14 +115,18 @@ def models(sequence_length: int) -> tuple[Rung, ...]:
             resolved = resolve(TrainingJob(model=entry.name, sequence_length=sequence_length))
         except JobError:
             continue
-        size = resolved.architecture.parameter_count
-        if size not in found:
-            found[size] = Rung(name=entry.name, title=entry.name, config=entry.config, parameters=size)
+        rung = rung_of(entry.name, entry.name, entry.config, resolved.architecture)
+        found.setdefault(rung.parameters, rung)
     return tuple(found[size] for size in sorted(found))
 
 
 def _fits(rung: Rung, like: TrainingJob, room: Room, detail: Detail) -> bool:
-    return outcome(rung.job(like), room, detail).fits
+    return _least(rung, like) <= room.limit_bytes and outcome(rung.job(like), room, detail).fits
+
+
+def _least(rung: Rung, like: TrainingJob) -> int:
+    """`least_bytes` of a size, before any job is made of it."""
+    return least_bytes(like, rung.architecture)
 
 
 def binding_bucket(found: Estimate) -> Bucket:
@@ -151,7 +154,7 @@ def _along_curve(rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: D
     """
 
     def bound_fits(index: int, over: int = 0) -> bool:
-        return least_bytes(rungs[index - 1].job(like)) + over <= room.limit_bytes
+        return _least(rungs[index - 1], like) + over <= room.limit_bytes
 
     def possible(index: int) -> bool:
         return can_fit(rungs[index - 1].job(like), room)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
-from trainmem.job import ACTIVATION_DTYPE_BYTES, BaseQuantization, Lora, Optimizer, Precision, TrainingJob
+from trainmem.fit.saved import is_replayed, kept_a_token, kept_casts
+from trainmem.job import BaseQuantization, Lora, Optimizer, Precision, TrainingJob
 from trainmem.model import Architecture, resolve
 from trainmem.whiteboard.adapters import frozen_base, trainable_shapes
 from trainmem.whiteboard.optimizer_state import optimizer_state
@@ -15,16 +16,18 @@ from trainmem.whiteboard.states import RECIPES, recipe_of
 __all__ = ["least_bytes"]
 
 
-def least_bytes(job: TrainingJob) -> int:
+def least_bytes(job: TrainingJob, architecture: Architecture | None = None) -> int:
     """A bound from below on the peak of one rank: the larger of two instants.
 
     Equations: in the optimizer step, weights + master weights + gradients + optimizer state + AdamW's foreach
     temporary, with gradients in fp32 where master weights are updated; where the backward pass starts, weights +
-    master weights + optimizer state + the inputs of all blocks + 10 B a logit (its 16-bit value, fp32
-    log-probability and fp32 gradient). Units: bytes.
-    Leaves out: everything else. Source: `trainmem.whiteboard`.
+    master weights + optimizer state + what all blocks keep until then (`trainmem.fit.saved`) + 12 B a logit (its
+    log-probability, that one's gradient and its own, in fp32; 10 B in the whiteboard's sum). Units: bytes.
+    ``architecture``: the job's, where it is known.
+    Leaves out: everything else. Source: `trainmem.whiteboard`, `trainmem.tape`.
     """
-    architecture, recipe, over = resolve(job).architecture, recipe_of(job), shares(job.sharding)
+    architecture = architecture or resolve(job).architecture
+    recipe, over = recipe_of(job), shares(job.sharding)
     trained, weights, state = _held(
         architecture, job.lora, job.base_quantization, job.precision, job.optimizer, recipe.state_bytes
     )
@@ -43,14 +46,10 @@ def _saved_at_the_loss(job: TrainingJob, architecture: Architecture) -> int:
     sharding = job.sharding
     if sharding.tensor_parallel * sharding.pipeline_parallel > 1:
         return 0
-    tokens = job.micro_batch * job.sequence_length
-    saved = 0
-    if job.checkpointing in ("none", "full"):
-        inputs = architecture.layers * architecture.hidden_size
-        saved += tokens * inputs * ACTIVATION_DTYPE_BYTES[job.precision]
+    saved = kept_a_token(job, architecture)
     if job.task == "causal_lm" and job.loss == "standard":
-        saved += 10 * tokens * architecture.vocab_size
-    return saved
+        saved += (12 if is_replayed(job, architecture) else 10) * architecture.vocab_size
+    return job.micro_batch * job.sequence_length * saved + kept_casts(job, architecture)
 
 
 @lru_cache(maxsize=4096)

@@ -10,10 +10,10 @@ from functools import cache, lru_cache
 from typing import Any
 
 from trainmem.job import JobError, TrainingJob, _shown
-from trainmem.model import architecture_of
+from trainmem.model import Architecture, architecture_of
 from trainmem.model.catalogue import find
 
-__all__ = ["DEFAULT_FAMILY", "FAMILIES", "Family", "Ladder", "Rung", "family", "ladder"]
+__all__ = ["DEFAULT_FAMILY", "FAMILIES", "Family", "Ladder", "Rung", "family", "ladder", "rung_of"]
 
 DEFAULT_FAMILY = "llama3"
 
@@ -114,12 +114,24 @@ class Rung:
     title: str
     config: Mapping[str, Any] = field(hash=False)
     parameters: int
+    architecture: Architecture = field(compare=False, repr=False)
 
     def job(self, like: TrainingJob) -> TrainingJob:
         """``like`` with this model."""
         if self.name is not None:
             return like.with_(model=self.name, config=None, task="causal_lm")
         return like.with_(model=None, config=self.config, task="causal_lm")
+
+
+def rung_of(name: str | None, title: str, config: Mapping[str, Any], architecture: Architecture) -> Rung:
+    """The size that a config describes."""
+    return Rung(
+        name=name,
+        title=title,
+        config=config,
+        parameters=architecture.parameter_count,
+        architecture=architecture,
+    )
 
 
 def family(key: str) -> Family:
@@ -168,12 +180,10 @@ def _anchors(family: Family) -> tuple[Rung, ...]:
     found = []
     for name in family.members:
         entry = find(name)
-        size = entry.architecture("causal_lm").parameter_count
-        found.append(Rung(name=name, title=name, config=entry.config, parameters=size))
+        found.append(rung_of(name, name, entry.config, entry.architecture("causal_lm")))
     for title, layers, hidden, heads in family.beyond:
         config = {**found[-1].config, "n_layer": layers, "n_embd": hidden, "n_head": heads}
-        size = architecture_of(config).parameter_count
-        found.append(Rung(name=None, title=title, config=config, parameters=size))
+        found.append(rung_of(None, title, config, architecture_of(config)))
     return tuple(found)
 
 
@@ -217,5 +227,5 @@ def _between(low: Rung, high: Rung, step: int, steps: int) -> Rung:
     wanted = low.parameters ** (1 - share) * high.parameters**share
     one, two = (architecture_of({**config, width: rows}).parameter_count for rows in (64, 128))
     config[width] = 64 * max(1, round(1 + (wanted - one) / (two - one)))
-    parameters = architecture_of(config).parameter_count
-    return Rung(name=None, title=f"{parameters / 1e9:.3g}B", config=config, parameters=parameters)
+    architecture = architecture_of(config)
+    return rung_of(None, f"{architecture.parameter_count / 1e9:.3g}B", config, architecture)
