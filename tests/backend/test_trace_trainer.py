@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ CONFIG = {
     "vocab_size": 1000,
 }
 PARAMETERS = 1_824_000
+EXAMPLE = Path(__file__).parents[2] / "examples" / "trainer_qlora.py"
 MODEL = f"model = AutoModelForCausalLM.from_config(AutoConfig.for_model('llama', **{CONFIG}))\n"
 TRAIN = """
 from torch.utils.data import Dataset
@@ -127,3 +129,32 @@ def test_names_that_a_file_beside_the_script_imports(weights: Path, monkeypatch:
         encoding="utf-8",
     )
     assert trace_script(path, [], steps=2).parameters == PARAMETERS
+
+
+@pytest.mark.parametrize(
+    "body", [LOAD.format("dtype='auto', device_map='cuda'"), QUANTIZED], ids=["plain", "packed"]
+)
+def test_the_weights_themselves_are_not_needed(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    """A config.json alone gives the same events as the weights beside it, and the report says so."""
+    with_weights, _ = steady(weights, monkeypatch, body, bf16=True)
+    (tmp_path / "weights").mkdir()
+    shutil.copy(weights / "weights" / "config.json", tmp_path / "weights")
+    without, _ = steady(tmp_path, monkeypatch, body, bf16=True)
+    assert without.events == with_weights.events
+    assert [note for note in without.notes if "not on this machine" in note]
+    assert not [note for note in with_weights.notes if "not on this machine" in note]
+
+
+def test_the_example(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(weights)
+    recording = trace_script(EXAMPLE, ["weights"], steps=2)
+    assert [mark.micro for mark in recording.marks if mark.step == 2 and mark.phase == "forward"] == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    step = read_step(recording, counters(recording), 2)
+    assert step.buckets_at_peak["weights"] < 4 * PARAMETERS

@@ -21,6 +21,7 @@ from trainmem_backend.trace.gpu import gpu_traits
 from trainmem_backend.trace.libraries import quiet_libraries
 from trainmem_backend.trace.memory_counters import MemoryCounters
 from trainmem_backend.trace.phases import EndOfTraceError, StepCutter
+from trainmem_backend.trace.pretrained import weights_without_values
 from trainmem_backend.trace.script_host import scripted
 from trainmem_backend.trace.script_imports import load_what_it_names
 from trainmem_backend.trace.session import tracing
@@ -73,6 +74,7 @@ def trace_program(
         with (
             memory_answers(counters.functions()),
             scripted(recorder.note),
+            weights_without_values(recorder.note),
             cut.watching(),
             contextlib.suppress(EndOfTraceError),
         ):
