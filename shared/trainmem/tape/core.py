@@ -325,7 +325,11 @@ class Tape:
 
     def wants_grad(self, *inputs: Tensor | None) -> bool:
         """Whether an operation on these builds a node."""
-        return self.grad_enabled and any(t is not None and t.requires_grad for t in inputs)
+        if self.grad_enabled:
+            for tensor in inputs:
+                if tensor is not None and tensor.requires_grad:
+                    return True
+        return False
 
     def node(
         self, name: str, inputs: Sequence[Tensor | None], backward: BackwardFn, *, outputs: int = 1
@@ -408,7 +412,8 @@ class Tape:
         """
         self._op = name
         node = self.node(name, inputs, backward) if self.wants_grad(*inputs) else None
-        self.save(node, *saves)
+        if saves:
+            self.save(node, *saves)
         kept = self.kept() if costly else None
         out = self.alloc(shape, itemsize, name) if kept is None else kept[0].alias()
         if kernel is not None and kept is None:
@@ -526,9 +531,7 @@ class Tape:
             for result in results:
                 self._mark_saved(result)
 
-    def _unpack(self, saved: Tensor | Holder) -> Tensor | None:
-        if isinstance(saved, Tensor):
-            return saved
+    def _unpack(self, saved: Holder) -> Tensor | None:
         frame = saved.frame
         if not frame.done:
             self._recompute(frame)
@@ -569,7 +572,9 @@ class Tape:
                 self.block = node.block
                 self.boundary(("backward", node.block))
             module, self._module = self._module, node.module or self._module
-            unpacked: list[Tensor | None] | None = [self._unpack(saved) for saved in node.saved]
+            unpacked: list[Tensor | None] | None = [
+                saved if isinstance(saved, Tensor) else self._unpack(saved) for saved in node.saved
+            ]
             self._op = f"{node.name} backward"
             self.bucket = BUCKET["logits"] if node.bucket == BUCKET["logits"] else BUCKET["temporaries"]
             needs = [edge is not None for edge in node.edges]

@@ -161,40 +161,43 @@ def compiled(structure: Structure) -> Program:
 def _cut(
     tape: Tape, codes: list[tuple[int, object]], gradients: dict[str, int], structure: Structure
 ) -> Program:
-    distinct: dict[SizeSpec, int] = {}
-    home: dict[int, Allocation] = {}
+    home: list[Allocation] = []
     loaded: list[str] = []
-    cut: list[tuple[PartLabel, list[int], list[Allocation], list[int]]] = []
+    cut: list[tuple[PartLabel, list[int], list[Allocation], int]] = []
+    events: list[int] = []
+    frees: list[Allocation] = []
+    start = 0
     for kind, value in codes:
-        if kind == 2:
-            cut.append((value, [], [], []))  # type: ignore[arg-type]
-            continue
-        _, events, frees, keys = cut[-1]
-        if kind == 3:
+        if kind == 0:
+            # keys count up, so that those of a part follow each other
+            ordinal = len(home) - start
+            home.append((len(cut) - 1, ordinal))
+            events.append(ordinal)
+        elif kind == 1:
+            events.append(~len(frees))
+            frees.append(home[value])  # type: ignore[call-overload]
+        elif kind == 3:
             events.append(~len(frees))
             frees.append((LOADED, len(loaded)))
             loaded.append(value)  # type: ignore[arg-type]
-            continue
-        key: int = value  # type: ignore[assignment]
-        if kind == 0:
-            home[key] = (len(cut) - 1, len(keys))
-            events.append(len(keys))
-            keys.append(key)
         else:
-            events.append(~len(frees))
-            frees.append(home[key])
+            events, frees, start = [], [], len(home)
+            cut.append((value, events, frees, start))  # type: ignore[arg-type]
+    distinct: dict[SizeSpec, int] = {}
+    number = [distinct.setdefault(spec, len(distinct)) for spec in tape.size_of]
+    ends = [start for _, _, _, start in cut[1:]] + [len(home)]
     parts = tuple(
         Part(
             label=label,
             events=tuple(events),
             frees=tuple(frees),
-            sizes=tuple(distinct.setdefault(tape.size_of[key], len(distinct)) for key in keys),
-            buckets=tuple(tape.bucket_of[key] for key in keys),
-            names=tuple(tape.name_of[key] for key in keys),
-            streams=tuple(tape.stream_of[key] for key in keys),
-            once=frozenset(index for index, key in enumerate(keys) if key in tape.once),
+            sizes=tuple(number[start:end]),
+            buckets=tuple(tape.bucket_of[start:end]),
+            names=tuple(tape.name_of[start:end]),
+            streams=tuple(tape.stream_of[start:end]),
+            once=frozenset(key - start for key in tape.once if start <= key < end),
         )
-        for label, events, frees, keys in cut
+        for (label, events, frees, start), end in zip(cut, ends, strict=True)
     )
     return Program(
         blocks=structure.units,
