@@ -69,7 +69,9 @@ def test_every_link_opens_a_job_in_the_calculator(html):
 def test_one_sentence_tells_the_kinds_apart(page):
     said = in_short(page)
     assert re.fullmatch(
-        r"Full fine-tuning to [\d.]+B or [\d.]+B, by recipe; LoRA to [\d.]+B; QLoRA to [\d.]+B\.", said
+        r"Full fine-tuning to [\d.]+B by the recipe that needs least, [\d.]+B by the one that needs most; "
+        r"LoRA to [\d.]+B; QLoRA to [\d.]+B\.",
+        said,
     )
     small = what_fits(room("rtx-4090"), LIKE)
     assert re.match(

@@ -218,7 +218,8 @@ def in_short(page: WhatFits) -> str:
                 f"{name} to {billions(sizes[-1])} by the recipe that needs least, not at all by the one that needs most"
             )
         else:
-            parts.append(f"{name} to {billions(sizes[0])} or {billions(sizes[-1])}, by recipe")
+            most, least = billions(sizes[-1]), billions(sizes[0])
+            parts.append(f"{name} to {most} by the recipe that needs least, {least} by the one that needs most")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."
 
