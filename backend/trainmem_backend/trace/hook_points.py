@@ -40,6 +40,7 @@ _HOOK_POINTS = (
     "torch._subclasses.fake_tensor:FakeTensor.device.fget",
     "torch._subclasses.fake_tensor:unset_fake_temporarily",
     "torch.nn.modules.module:register_module_forward_pre_hook",
+    "transformers.initialization:TORCH_INIT_FUNCTIONS",
     "transformers.utils.import_utils:is_fake_tensor",
 )
 """Module and attribute. What is not here is public."""

@@ -11,6 +11,7 @@ from torch import nn
 
 from trainmem.job import TrainingJob
 from trainmem_backend.workload.checkpointing import apply_checkpointing, blocks_of
+from trainmem_backend.workload.initialisation import drawn_in_place
 from trainmem_backend.workload.model import build_model, with_adapters
 from trainmem_backend.workload.quantization import quantize_base
 
@@ -76,5 +77,5 @@ def _fill(model: Any, part: nn.Module, device: str) -> None:
         own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
         if any(tensor.is_meta for tensor in own):
             module.to_empty(device=torch.device(device), recurse=False)
-            with torch.no_grad():
+            with torch.no_grad(), drawn_in_place():
                 model._init_weights(module)

@@ -12,6 +12,7 @@ from trainmem.job import JobError, TrainingJob
 from trainmem.model.catalogue import find
 from trainmem.special_floats import untagged
 from trainmem_backend.workload.checkpointing import apply_checkpointing
+from trainmem_backend.workload.initialisation import drawn_in_place
 from trainmem_backend.workload.quantization import CLASSIFIERS, quantize_base
 
 __all__ = ["build_model", "model_config", "parameter_dtype", "with_adapters"]
@@ -75,7 +76,7 @@ def _from_config(job: TrainingJob, config: Mapping[str, Any], device: str) -> to
     attention = job.attention
     if attention == "sdpa" and not auto._model_mapping[type(hf_config)]._supports_sdpa:
         attention = "eager"
-    with torch.device(device):
+    with torch.device(device), drawn_in_place():
         model: torch.nn.Module = auto.from_config(
             hf_config, dtype=parameter_dtype(job), attn_implementation=attention
         )
