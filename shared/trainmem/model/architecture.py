@@ -37,6 +37,7 @@ class Buffer:
 
     ``itemsize_bytes`` is fixed by the module and does not follow the precision of the weights, except that
     ``Module.to(dtype)`` also converts the floating ones. ``persistent`` ones are saved in checkpoints.
+    ``rope_type`` says how rotary frequencies are computed; other buffers have none.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Buffer:
     itemsize_bytes: int
     floating: bool
     persistent: bool
+    rope_type: str | None = None
 
     @property
     def size_bytes(self) -> int:

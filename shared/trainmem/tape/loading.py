@@ -8,9 +8,10 @@ from functools import lru_cache
 
 from trainmem.buckets import BUCKETS
 from trainmem.job import Lora, TrainingJob
-from trainmem.model import Architecture, Buffer, Parameter
+from trainmem.model import Architecture, Parameter
 from trainmem.model.lora import adapters
 from trainmem.tape.claims import fully_sharded
+from trainmem.tape.creation import Creation, in_order
 from trainmem.tape.optimizers import Sink, Trainable
 from trainmem.tape.packing import Packing, packed_by_block
 from trainmem.tape.structure import quantized_weights, weight_itemsize
@@ -19,7 +20,6 @@ __all__ = ["Loaded", "load", "loaded_parameters", "trainables"]
 
 _WEIGHTS = BUCKETS.index("weights")
 _MASTERS = BUCKETS.index("master_weights")
-_TEMPORARIES = BUCKETS.index("temporaries")
 
 ADAPTER_ITEMSIZE = 4
 """PEFT casts 16-bit adapters to fp32 (autocast_adapter_dtype)."""
@@ -91,35 +91,14 @@ def load(
     itemsize = weight_itemsize(job)
     base = architecture.parameter_count
     numbers: dict[str, int] = {}
-    heads = {parameter.name for parameter in architecture.head}
     parameters = loaded_parameters(architecture)
     packing = Packing(sink, job, architecture, itemsize, numbers, empty_cache)
     by_block = packed_by_block(job, base)
     if by_block:
         packing.pack_blocks()
-    for prefix, parameter in parameters:
-        name = prefix + parameter.name
-        if name not in numbers and (prefix or parameter.name not in heads):
-            numbers[name] = sink.allocate(parameter.numel * itemsize, _WEIGHTS, "parameter", name)
-    for buffer in architecture.buffers:
-        if by_block:
-            # frequencies are computed on the host
-            sink.allocate(buffer.size_bytes, _WEIGHTS, "buffer", buffer.name)
-        elif buffer.name.endswith("original_inv_freq"):
-            sink.allocate(buffer.size_bytes, _WEIGHTS, "buffer", buffer.name)
-            sink.free(_frequencies(sink, buffer, _TEMPORARIES))
-        elif buffer.name.endswith("inv_freq"):
-            _frequencies(sink, buffer, _WEIGHTS)
-        else:
-            sink.allocate(buffer.size_bytes, _WEIGHTS, "buffer", buffer.name)
-    for prefix, parameter in parameters:
-        if not prefix and parameter.name in heads:
-            name = parameter.name
-            numbers[name] = sink.allocate(parameter.numel * itemsize, _WEIGHTS, "parameter", name)
-    if architecture.tied:
-        # the head is created, then replaced by the embedding's weight
-        numel = architecture.vocab_size * architecture.hidden_size
-        sink.free(sink.allocate(numel * itemsize, _TEMPORARIES, "head before tying", "lm_head"))
+    creation = Creation(sink, architecture, itemsize, numbers, on_host=by_block)
+    creation.body()
+    creation.head()
     if fully_sharded(job):
         return _shard(sink, architecture, itemsize, job.sharding.data_parallel, numbers)
     if job.base_quantization != "none" and not by_block:
@@ -133,25 +112,6 @@ def load(
     return Loaded(base, base)
 
 
-def _frequencies(sink: Sink, buffer: Buffer, bucket: int) -> int:
-    """1 / base ** (arange / dim), computed once for the buffer and again when weights are initialised.
-
-    Scaled kinds of rotary embedding make more of the same size.
-    """
-    size, name = buffer.size_bytes, buffer.name
-    arange = sink.allocate(size, _TEMPORARIES, "frequencies", name)
-    exponent = sink.allocate(size, _TEMPORARIES, "frequencies", name)
-    sink.free(arange)
-    power = sink.allocate(size, _TEMPORARIES, "frequencies", name)
-    sink.free(sink.allocate(8, _TEMPORARIES, "frequencies", name))
-    sink.free(exponent)
-    reciprocal = sink.allocate(size, _TEMPORARIES, "frequencies", name)
-    result = sink.allocate(size, bucket, "buffer", name)
-    sink.free(reciprocal)
-    sink.free(power)
-    return result
-
-
 def _shard(
     sink: Sink, architecture: Architecture, itemsize: int, ranks: int, numbers: dict[str, int]
 ) -> Loaded:
@@ -163,7 +123,7 @@ def _shard(
         parts = shard.name.split(".", 2)
         blocks.setdefault(parts[1] if parts[0] == "layers" else "", []).append(shard)
     root = blocks.pop("", [])
-    for group in (*blocks.values(), root):
+    for group in map(in_order, (*blocks.values(), root)):
         for shard in group:
             sink.allocate(shard.size_bytes, _WEIGHTS, "sharded parameter", shard.name)
         for shard in group:
@@ -181,7 +141,8 @@ def _adapt(
 ) -> Loaded:
     """PEFT makes each adapter in the dtype its layer computes with, then all of them fp32.
 
-    An NF4 layer computes in bf16; an int8 weight is no floating dtype, and its adapter stays fp32.
+    An NF4 layer computes in bf16; an int8 weight is no floating dtype, and its adapter stays fp32. Adapters of
+    layers are made first, then those of single parameters: routers and stacked experts.
     """
     matrices = trainables(architecture, job.lora, itemsize)
     packed: set[str] = set()
@@ -192,13 +153,19 @@ def _adapt(
     widths = [
         of_packed if p.name.rpartition(".lora_")[0] + ".weight" in packed else itemsize for p in matrices
     ]
-    created = [
-        sink.allocate(p.numel * width, _WEIGHTS, "adapter", p.name)
-        for p, width in zip(matrices, widths, strict=True)
-    ]
-    for p, width, number in zip(matrices, widths, created, strict=True):
+    layers = {
+        prefix + p.name.removesuffix(".weight")
+        for prefix, p in loaded_parameters(architecture)
+        if p.kind == "linear"
+    }
+    created: dict[str, int] = {}
+    for of_layers in (True, False):
+        for p, width in zip(matrices, widths, strict=True):
+            if (p.name.rpartition(".lora_")[0] in layers) is of_layers:
+                created[p.name] = sink.allocate(p.numel * width, _WEIGHTS, "adapter", p.name)
+    for p, width in zip(matrices, widths, strict=True):
         if width != ADAPTER_ITEMSIZE:
             sink.allocate(p.size_bytes, _WEIGHTS, "adapter", p.name)
-            sink.free(number)
+            sink.free(created[p.name])
     trained = sum(p.numel for p in matrices)
     return Loaded(base + trained, trained, tuple(biases))

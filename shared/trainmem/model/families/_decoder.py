@@ -10,6 +10,7 @@ from trainmem.job import Task
 from trainmem.model.architecture import Architecture, Buffer, Parameter
 from trainmem.model.config import ConfigReader
 from trainmem.model.families._parts import output_head, rms_norm, rotary_buffers
+from trainmem.model.families._rope import rope_type
 
 __all__ = ["DecoderSizes", "build_decoder", "interleaved", "read_sizes", "sliding_after", "uniform"]
 
@@ -114,7 +115,7 @@ def build_decoder(
         blocks={kind: blocks[kind] for kind in dict.fromkeys(layer_kinds)},
         final=rms_norm("norm", sizes.hidden_size),
         head=output_head(task, sizes.hidden_size, sizes.vocab_size),
-        buffers=rotary_buffers(sizes.head_dim) if buffers is None else buffers,
+        buffers=rotary_buffers(sizes.head_dim, rope_type(config)) if buffers is None else buffers,
         dropout={"attention": config.fraction("attention_dropout")} if dropout is None else dict(dropout),
         extra={"norm": "rms_norm", "gated": True, "rotary_dim": sizes.head_dim, **extra},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from trainmem.job import Task
@@ -92,10 +93,15 @@ def output_head(task: Task, hidden_size: int, vocab_size: int) -> tuple[Paramete
     return (Parameter("lm_head.weight", (vocab_size, hidden_size), "head"),)
 
 
-def rotary_buffers(rotary_dim: int, *, prefixes: tuple[str, ...] = ("",)) -> tuple[Buffer, ...]:
-    """The frequencies that transformers' rotary embedding registers, and its copy of them, in fp32."""
+def rotary_buffers(rotary_dim: int, rope: str | Mapping[str, str]) -> tuple[Buffer, ...]:
+    """The frequencies that transformers' rotary embedding registers, and its copy of them, in fp32.
+
+    ``rope``: how they are computed, or how those of each kind of block are.
+    """
+    types = {"": rope} if isinstance(rope, str) else {f"{kind}_": each for kind, each in rope.items()}
+    shape = ((rotary_dim + 1) // 2,)
     return tuple(
-        Buffer(f"rotary_emb.{prefix}{name}", ((rotary_dim + 1) // 2,), 4, floating=True, persistent=False)
-        for prefix in prefixes
+        Buffer(f"rotary_emb.{prefix}{name}", shape, 4, floating=True, persistent=False, rope_type=each)
+        for prefix, each in types.items()
         for name in ("inv_freq", "original_inv_freq")
     )

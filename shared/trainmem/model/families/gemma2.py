@@ -16,6 +16,7 @@ from trainmem.model.families._parts import (
     rms_norm,
     rotary_buffers,
 )
+from trainmem.model.families._rope import rope_type
 
 __all__ = ["FAMILY"]
 
@@ -67,7 +68,7 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
         sizes,
         layer_kinds=layer_kinds,
         blocks=dict.fromkeys(layer_kinds, block),
-        buffers=(EMBEDDING_SCALE, *rotary_buffers(sizes.head_dim)),
+        buffers=(EMBEDDING_SCALE, *rotary_buffers(sizes.head_dim, rope_type(config))),
         extra={
             "activation": config.activation("hidden_activation"),
             "qkv_bias": attention_bias,

@@ -16,6 +16,7 @@ from trainmem.model.families._parts import (
     rms_norm,
     rotary_buffers,
 )
+from trainmem.model.families._rope import rope_types
 
 __all__ = ["FAMILY"]
 
@@ -48,7 +49,7 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
     layer_kinds, window = interleaved(config, sizes.layers, lambda index: (index + 1) % pattern != 0)
     if window is not None and config.optional_flag("use_bidirectional_attention"):
         window = window // 2 + 1
-    prefixes = tuple(f"{kind}_" for kind in sorted(set(layer_kinds)))
+    rope = rope_types(config, sorted(set(layer_kinds)), scaled=("full_attention",))
     attention_bias = config.flag("attention_bias")
     block = (
         *attention_projections(
@@ -73,7 +74,7 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
         sizes,
         layer_kinds=layer_kinds,
         blocks=dict.fromkeys(layer_kinds, block),
-        buffers=(EMBEDDING_SCALE, *rotary_buffers(sizes.head_dim, prefixes=prefixes)),
+        buffers=(EMBEDDING_SCALE, *rotary_buffers(sizes.head_dim, rope)),
         extra={
             "activation": config.activation("hidden_activation"),
             "qkv_bias": attention_bias,

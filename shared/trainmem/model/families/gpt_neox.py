@@ -9,6 +9,7 @@ from trainmem.model.architecture import Architecture, Parameter
 from trainmem.model.config import ConfigReader
 from trainmem.model.families._family import Family
 from trainmem.model.families._parts import layer_norm, linear, output_head, rotary_buffers
+from trainmem.model.families._rope import rope_type
 
 __all__ = ["FAMILY"]
 
@@ -63,7 +64,7 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
         },
         final=layer_norm("final_layer_norm", hidden_size),
         head=output_head(task, hidden_size, vocab_size),
-        buffers=rotary_buffers(rotary_dim),
+        buffers=rotary_buffers(rotary_dim, rope_type(config)),
         dropout={
             "embedding": hidden_dropout,
             "attention": config.fraction("attention_dropout"),

@@ -9,7 +9,8 @@ from trainmem.model.architecture import Architecture, Parameter
 from trainmem.model.config import ConfigReader
 from trainmem.model.families._decoder import build_decoder, interleaved, read_sizes
 from trainmem.model.families._family import Family
-from trainmem.model.families._parts import attention_projections, rms_norm
+from trainmem.model.families._parts import attention_projections, rms_norm, rotary_buffers
+from trainmem.model.families._rope import rope_type
 
 __all__ = ["FAMILY"]
 
@@ -69,6 +70,7 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
         sizes,
         layer_kinds=layer_kinds,
         blocks=dict.fromkeys(layer_kinds, block),
+        buffers=rotary_buffers(sizes.head_dim, rope_type(config, default="yarn")),
         extra={
             # Fixed in the experts' code (a clamped swish); hidden_act is not read.
             "activation": "silu",

@@ -9,6 +9,7 @@ from trainmem.model.architecture import Architecture, Parameter
 from trainmem.model.config import ConfigReader
 from trainmem.model.families._family import Family
 from trainmem.model.families._parts import SEQUENCE_LABELS, layer_norm, linear, rotary_buffers
+from trainmem.model.families._rope import rope_types
 
 __all__ = ["FAMILY"]
 
@@ -52,6 +53,7 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
     types = config.attention_types(layers) or tuple(
         "sliding_attention" if index % every else "full_attention" for index in range(layers)
     )
+    kinds = tuple(sorted(set(types)))
     first = f"{types[0]}_first"
     after_norm = (
         *linear("attn.Wqkv", hidden_size, 3 * hidden_size, bias=attention_bias),
@@ -84,7 +86,7 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
             Parameter("classifier.weight", (SEQUENCE_LABELS, hidden_size), "head"),
             Parameter("classifier.bias", (SEQUENCE_LABELS,), "bias"),
         ),
-        buffers=rotary_buffers(head_dim, prefixes=tuple(f"{kind}_" for kind in sorted(set(types)))),
+        buffers=rotary_buffers(head_dim, rope_types(config, kinds, scaled=kinds)),
         dropout={
             "embedding": config.fraction("embedding_dropout"),
             "attention": config.fraction("attention_dropout"),

@@ -10,6 +10,7 @@ from trainmem.model.config import ConfigReader
 from trainmem.model.families._decoder import build_decoder, read_sizes, uniform
 from trainmem.model.families._family import Family
 from trainmem.model.families._parts import linear, rms_norm, rotary_buffers
+from trainmem.model.families._rope import rope_type
 
 __all__ = ["FAMILY"]
 
@@ -51,7 +52,7 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
         sizes,
         layer_kinds=layer_kinds,
         blocks=dict.fromkeys(layer_kinds, block),
-        buffers=rotary_buffers(rotary_dim),
+        buffers=rotary_buffers(rotary_dim, rope_type(config, renamed={"su": "longrope", "yarn": "longrope"})),
         dropout={
             "attention": config.fraction("attention_dropout"),
             "residual": config.fraction("resid_pdrop"),
