@@ -11,9 +11,9 @@ from trainmem.job import TrainingJob
 from trainmem.model import resolve
 from trainmem.recording import Recording, counters, read_step
 from trainmem.tape import efficient, record
+from trainmem.tape.claims import Unsupported
 from trainmem.tape.fully_sharded import managed_order
 from trainmem.tape.hardware import hardware, sdpa_kernel
-from trainmem.tape.claims import Unsupported
 
 _LLAMA = {
     "model_type": "llama",

@@ -192,7 +192,8 @@ class ConfigReader:
             raise self.refuse(
                 key, f"rotates {rotated} of a head's {head_dim} elements; at least 2 are needed"
             )
-        return rotated
+        # the table has two entries a frequency, and frequencies for every second element
+        return rotated + rotated % 2 if rotated < head_dim else rotated
 
     def experts(self, key: str) -> int:
         """The experts of a sparse block."""

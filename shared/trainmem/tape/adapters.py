@@ -102,9 +102,13 @@ def _four_bit(
         return [out]
 
     node = tape.node("4-bit mm", [x], backward) if tape.wants_grad(x) else None
-    held = () if packed else _unpacked(tape, numel)
+    held: tuple[Tensor, ...] = ()
+    if not packed:
+        held = _unpacked(tape, numel)
+    elif x.apart:
+        held = (tape.alloc(x.shape, 2, "contiguous"),)
     out = tape.alloc((*x.shape[:-1], features), 2, "4-bit mm")
-    if held:
+    if not packed:
         ops.matrix_workspace(tape, lt=bias is not None)
     del held
     if node is not None:

@@ -46,17 +46,20 @@ def scaled_dot_product(
         q = tape.cast(q, tape.autocast)
     bias = () if mask is None else _bias(tape, q.itemsize, padded=kernel == "efficient")
     if kernel == "math":
+        width = q.itemsize
         with tape.autocasting(0):  # the call is autocast, not the products inside
-            return _math(
+            out = _math(
                 tape, q, k, v, bias, grouped=grouped, causal=causal, heads_first=heads_first, drops=drops
             )  # fmt: skip
+        del q, k, v, bias
+        return ops.merged_heads(tape, out, copies_back=width == 4)
     if kernel == "cudnn":
         return _cudnn(tape, q, k, v, bias)
     if kernel == "flash":
         if not pads:
             return _flash(tape, q, k, v, grouped=grouped, drops=drops)
-        q, k, v = _filled_up(tape, q), _filled_up(tape, k), _filled_up(tape, v)
-        return ops.slice_of(tape, _flash(tape, q, k, v, grouped=grouped, drops=drops), QUERY)
+        wide_q, wide_k, wide_v = _filled_up(tape, q), _filled_up(tape, k), _filled_up(tape, v)
+        return ops.slice_of(tape, _flash(tape, wide_q, wide_k, wide_v, grouped=grouped, drops=drops), QUERY)
     return _efficient(tape, q, k, v, bias, drops=drops)
 
 
@@ -246,8 +249,8 @@ def _math(
     if width == 2 and not tape.ones.intersection(QUERY[:2]):
         product = ops.heads_of(tape, product, QUERY, copies=True)  # the cast gradient lies as q does
     out = tape.cast(product, width)
-    del q, k, v, keys, values, weights, queries, bias, answered, product
-    return ops.merged_heads(tape, out, copies_back=width == 4)
+    del answered
+    return out
 
 
 def _expanded(tape: Tape, x: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ _OPTIONS = {
     "output_attentions": "attention probabilities that are kept to be returned",
     "output_hidden_states": "hidden states that are kept to be returned",
     "output_router_logits": "the loss that balances experts",
+    "use_bidirectional_attention": "a decoder's attention to later tokens",
 }
 """Keys of a config that change a step where they are set, in the families that read them."""
 

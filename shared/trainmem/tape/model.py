@@ -77,6 +77,10 @@ class Structure:
         kernel = self.masked_kernel if masked else self.kernel
         return self.attention == "eager" or kernel == "math"
 
+    def filled_up(self, *, masked: bool) -> bool:
+        """Whether heads are filled up for a kernel; cutting gradients back leaves them contiguous over heads."""
+        return self.attention == "sdpa" and self.pads_heads and not masked
+
 
 class Block:
     """The parameters of one block, or of the model outside blocks (prefix ""), and its kind."""

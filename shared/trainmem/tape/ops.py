@@ -439,11 +439,11 @@ def heads_of(tape: Tape, a: Tensor, shape: Shape, *, copies: bool) -> Tensor:
     return out
 
 
-def keys_of(tape: Tape, a: Tensor, shape: Shape, *, transposed: bool) -> Tensor:
+def keys_of(tape: Tape, a: Tensor, shape: Shape, *, transposed: bool, copies: bool) -> Tensor:
     """Keys (b, s, heads * d) seen as (b, heads, s, d).
 
     ``transposed``: a product with their transpose leaves their gradient with tokens side by side: it can be seen as
-    (b, s, heads * d), but not as rows of tokens of several sequences.
+    (b, s, heads * d), but not as rows of tokens of several sequences. ``copies``: as in `heads_of`.
     """
     out = tape.view(a, a.shape, "transpose")
     if out.node is not None and transposed and "b" not in tape.ones:
@@ -455,7 +455,7 @@ def keys_of(tape: Tape, a: Tensor, shape: Shape, *, transposed: bool) -> Tensor:
             return [grad]
 
         out.node.backward = backward
-    return tape.view(out, shape)
+    return heads_of(tape, out, shape, copies=copies)
 
 
 def alias(tape: Tape, a: Tensor) -> Tensor:
@@ -480,6 +480,13 @@ def slice_of(tape: Tape, a: Tensor, shape: Shape) -> Tensor:
             return [tape.alloc(whole, itemsize, "slice backward")]
 
         out.node, out.requires_grad = tape.node("slice", [a], backward), True
+    return out
+
+
+def first_tokens(tape: Tape, a: Tensor) -> Tensor:
+    """a[:, 0]: one row a sequence, a sequence apart."""
+    out = slice_of(tape, a, (a.shape[0], a.shape[-1]))
+    out.apart = "b" not in tape.ones
     return out
 
 

@@ -123,7 +123,10 @@ def value_copies(model: Model, mask: Tensor | None) -> bool:
     """Whether the gradient of v arrives contiguous over heads, so that viewing it as rows of tokens copies it."""
     structure = model.structure
     masked = mask is not None
-    return (structure.unfused(masked=masked) or (structure.grouped and masked)) and not structure.one_head
+    if structure.one_head:
+        return False
+    repeated = structure.grouped and masked
+    return structure.unfused(masked=masked) or repeated or structure.filled_up(masked=masked)
 
 
 def repeat_kv(model: Model, x: Tensor) -> Tensor:

@@ -65,11 +65,12 @@ def _eager(model: Model, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -
 def _self_attention(block: Block, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     model, tape = block.model, block.model.tape
     eager = model.structure.attention == "eager"
-    unfused = model.structure.unfused(masked=mask is not None)
-    q = ops.heads_of(tape, block.linear(hidden, "attention.self.query", "q"), QUERY, copies=unfused)
+    masked = mask is not None
+    unfused, cut = model.structure.unfused(masked=masked), model.structure.filled_up(masked=masked)
+    q = ops.heads_of(tape, block.linear(hidden, "attention.self.query", "q"), QUERY, copies=unfused or cut)
     k = block.linear(hidden, "attention.self.key", "q")
-    k = ops.keys_of(tape, k, QUERY, transposed=unfused)
-    v = ops.heads_of(tape, block.linear(hidden, "attention.self.value", "q"), QUERY, copies=unfused)
+    k = ops.keys_of(tape, k, QUERY, transposed=unfused, copies=cut)
+    v = ops.heads_of(tape, block.linear(hidden, "attention.self.value", "q"), QUERY, copies=unfused or cut)
     with tape.module("attention.self"):
         if eager:
             return _eager(model, q, k, v, mask)
@@ -105,8 +106,8 @@ def _block(block: Block, hidden: Tensor, mask: Tensor | None) -> Tensor:
 
 def _pooled(model: Model, hidden: Tensor) -> Tensor:
     """The first token through a linear layer and tanh."""
-    first = ops.slice_of(model.tape, hidden, ("b", "h"))
-    pooled = model.outside.linear(first, "pooler.dense", "h")
+    first = ops.first_tokens(model.tape, hidden)
+    pooled = model.outside.linear(first, "pooler.dense", "h", flattens=False)
     return ops.unary(model.tape, "tanh", pooled, saves_input=False)
 
 

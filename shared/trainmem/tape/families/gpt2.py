@@ -39,10 +39,11 @@ def _heads(block: Block, qkv: Tensor, mask: Tensor | None) -> list[Tensor]:
     """Queries, keys and values of each head, as views; products leave their gradients in another order."""
     tape = block.model.tape
     q, k, v = ops.split(tape, qkv, [("b", "s", "h")] * 3)
-    unfused = block.model.structure.unfused(masked=mask is not None)
-    k = ops.heads_of(tape, k, QUERY, copies=False)
-    v = ops.heads_of(tape, v, QUERY, copies=unfused)
-    q = ops.heads_of(tape, q, QUERY, copies=unfused)
+    structure, masked = block.model.structure, mask is not None
+    unfused, cut = structure.unfused(masked=masked), structure.filled_up(masked=masked)
+    k = ops.heads_of(tape, k, QUERY, copies=cut)
+    v = ops.heads_of(tape, v, QUERY, copies=unfused or cut)
+    q = ops.heads_of(tape, q, QUERY, copies=unfused or cut)
     return [q, k, v]
 
 

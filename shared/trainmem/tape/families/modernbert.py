@@ -100,7 +100,8 @@ def _model(model: Model) -> Tensor:
 def _head(model: Model, hidden: Tensor) -> Tensor:
     """ModernBertPredictionHead: a linear layer, its activation and a norm."""
     outside = model.outside
-    hidden = activation(model, outside.linear(hidden, "head.dense", "h"), "classifier_activation")
+    hidden = outside.linear(hidden, "head.dense", "h", flattens=False)
+    hidden = activation(model, hidden, "classifier_activation")
     return outside.layer_norm(hidden, "head.norm")
 
 
@@ -134,7 +135,7 @@ def forward(model: Model) -> Tensor:
         if model.extra("pooling") == "mean":
             chosen = _mean(model.tape, hidden)
         else:
-            chosen = ops.slice_of(model.tape, hidden, ("b", "h"))
+            chosen = ops.first_tokens(model.tape, hidden)
     pooled = _head(model, chosen)
     pooled = ops.dropout(model.tape, pooled, model.drops("classifier"))
     return classification_loss(model, model.outside.linear(pooled, "classifier", "labels"))

@@ -38,13 +38,14 @@ def _counted_positions(model: Model, ones: Tensor) -> Tensor:
 
 def _attention(block: Block, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     model, tape = block.model, block.model.tape
-    unfused = model.structure.unfused(masked=mask is not None)
+    masked = mask is not None
+    unfused, cut = model.structure.unfused(masked=masked), model.structure.filled_up(masked=masked)
     q = ops.scale(tape, block.linear(hidden, "self_attn.q_proj", "q"))
-    q = ops.heads_of(tape, q, QUERY, copies=unfused)
+    q = ops.heads_of(tape, q, QUERY, copies=unfused or cut)
     k = block.linear(hidden, "self_attn.k_proj", "q")
     v = block.linear(hidden, "self_attn.v_proj", "q")
-    k = ops.keys_of(tape, k, QUERY, transposed=unfused)
-    v = ops.heads_of(tape, v, QUERY, copies=unfused)
+    k = ops.keys_of(tape, k, QUERY, transposed=unfused, copies=cut)
+    v = ops.heads_of(tape, v, QUERY, copies=unfused or cut)
     with tape.module("self_attn"):
         out, weights = attention_and_weights(model, q, k, v, mask)
     return block.linear(out, "self_attn.out_proj", "h"), weights
