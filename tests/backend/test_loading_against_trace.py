@@ -144,3 +144,12 @@ def test_modernbert_under_every_torch(model: str, micro_batch: int, sequence_len
     ours, theirs = (read_step(each, counters(each), 3) for each in (tape, traced))
     assert ours.peak_allocated_bytes == theirs.peak_allocated_bytes
     assert ours.peak_reserved_bytes == theirs.peak_reserved_bytes
+
+
+def test_attention_that_transformers_does_not_have_is_said() -> None:
+    from trainmem_backend.trace import trace
+
+    job = JOBS["gpt_oss yarn"]
+    notes = trace(job, steps=1).notes
+    assert any("has no sdpa for gpt_oss, so that it runs with eager attention" in note for note in notes)
+    assert not trace(job.with_(attention="eager"), steps=1).notes

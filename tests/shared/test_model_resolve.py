@@ -22,7 +22,7 @@ def test_a_config_wins_over_the_model_name() -> None:
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
 def test_every_entry_resolves_for_its_task(entry: Any) -> None:
-    job = TrainingJob(model=entry.name, task=entry.task, sequence_length=128)
+    job = TrainingJob(model=entry.name, task=entry.task, sequence_length=128, attention="eager")
     resolved = resolve(job)
     assert resolved.name == entry.name
     assert resolved.architecture == entry.architecture()
@@ -145,3 +145,10 @@ def test_a_quantized_checkpoint_is_said_to_be_taken_as_plain() -> None:
     (warning,) = resolve(TrainingJob(config=config)).warnings
     assert "quantization_config is ignored" in warning
     assert "base_quantization" in warning
+
+
+def test_gemma_2_is_said_to_be_eager_under_newer_transformers() -> None:
+    job = TrainingJob(model="gemma2-2b")
+    assert "from 5.21 on it runs with eager attention" in " ".join(resolve(job).warnings)
+    assert not resolve(job.with_(attention="eager")).warnings
+    assert not resolve(TrainingJob(model="gemma3-1b")).warnings

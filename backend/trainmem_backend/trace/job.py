@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 from trainmem.job import JobError, TrainingJob
@@ -72,6 +73,7 @@ class _JobTrace:
         self.bucketing, self.attribution = session.record_mode.bucketing, session.record_mode.attribution
         self.recorder.mark(0, "setup")
         self.workload = _build(job)
+        self._say_if_not_as_asked()
         self.parameters = list(self.workload.model.parameters())
         self.attribution.name(self.workload.model)
         self.bucketing.weights(self.workload.model)
@@ -79,6 +81,15 @@ class _JobTrace:
             self.bucketing.masters(self.workload.masters.parameters)
             self.parameters += self.workload.masters.parameters
         self._done = self._total = 0
+
+    def _say_if_not_as_asked(self) -> None:
+        """Transformers has no fused attention for some models, in newer releases for more of them."""
+        config = self.workload.model.config
+        if self.job.attention == "sdpa" and getattr(config, "_attn_implementation", "sdpa") == "eager":
+            self.recorder.note(
+                f"attention: transformers {metadata.version('transformers')} has no sdpa for {config.model_type}, "
+                "so that it runs with eager attention"
+            )
 
     def run(self, steps: int) -> Recording:
         """Trace the steps and hand the recording over."""

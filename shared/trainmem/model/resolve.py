@@ -38,8 +38,8 @@ def resolve(job: TrainingJob) -> Resolved:
     targets = None if job.lora is None else job.lora.targets
     found = _resolve(job.model, job._config_text, job.task, job.sequence_length, targets)
     _check_division(job.sharding, found)
-    ranks = _rank_warnings(job)
-    return replace(found, warnings=(*found.warnings, *ranks)) if ranks else found
+    more = [*_rank_warnings(job), *_attention_warnings(job, found.architecture)]
+    return replace(found, warnings=(*found.warnings, *more)) if more else found
 
 
 @lru_cache(maxsize=1024)
@@ -122,6 +122,15 @@ def _rank_warnings(job: TrainingJob) -> list[str]:
             f"sharding.data_parallel: {sharding.mode} over 1 device divides nothing; say how many there are"
         ]
     return [f"sharding: the figures are those of one of {ranks:,} devices"]
+
+
+def _attention_warnings(job: TrainingJob, architecture: Architecture) -> list[str]:
+    if architecture.family == "gemma2" and job.attention == "sdpa":
+        return [
+            "attention: up to transformers 5.20 Gemma 2 runs with sdpa, which is answered here; from 5.21 on it runs "
+            "with eager attention whatever is asked for: say eager"
+        ]
+    return []
 
 
 def _lora_warnings(name: str, architecture: Architecture, targets: str | tuple[str, ...]) -> list[str]:
