@@ -201,6 +201,21 @@ def test_what_fake_tensors_cannot_follow_is_refused(tmp_path: Path, body: str, l
     assert "\n" not in str(failure.value)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Could not run 'aten::empty.memory_format' with arguments from the 'CUDA' backend.",
+        "Torch not compiled with CUDA enabled",
+        "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+    ],
+)
+def test_every_build_of_torch_names_the_device_that_a_thread_lacks(said: str) -> None:
+    from trainmem_backend.trace.script_host import _is_about_the_device
+
+    assert _is_about_the_device(RuntimeError(said))
+    assert not _is_about_the_device(RuntimeError("the file is not there"))
+
+
 def test_a_thread_of_its_own_business_is_left_alone(tmp_path: Path) -> None:
     traced(
         tmp_path,

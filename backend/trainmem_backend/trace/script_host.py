@@ -90,8 +90,12 @@ def scripted(note: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
+_ABOUT_THE_DEVICE = "cuda|accelerator|no nvidia driver"
+"""What PyTorch says of a device that is not there: a build for hosts alone, and one for GPUs without a driver."""
+
+
 def _is_about_the_device(error: BaseException) -> bool:
-    return isinstance(error, TraceError) or bool(re.search(r"cuda|accelerator", str(error), re.IGNORECASE))
+    return isinstance(error, TraceError) or bool(re.search(_ABOUT_THE_DEVICE, str(error), re.IGNORECASE))
 
 
 def _raise_for_threads(lost: list[BaseException]) -> None:
