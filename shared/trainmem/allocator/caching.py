@@ -80,6 +80,10 @@ class CachingAllocator:
         """What ``torch.cuda.memory_reserved`` reads."""
         return self._memory.reserved_bytes
 
+    def free_blocks(self) -> dict[int, int]:
+        """The sizes of the free blocks, by their positions."""
+        return self._memory.free_size.copy()
+
     @property
     def segments(self) -> list[Segment]:
         """The segments held, by address."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from trainmem.estimate import Detail, Estimate
 from trainmem.fit.measured import largest_batch_row
-from trainmem.fit.outcome import answer, can_fit, fits, held_bytes, outcome
+from trainmem.fit.outcome import answer, can_fit, fits, held_alone, outcome
 from trainmem.fit.room import Room
 from trainmem.fit.search import largest, largest_from
 from trainmem.job import Lora, TrainingJob
@@ -120,8 +120,7 @@ def _searched(job: TrainingJob, room: Room, detail: Detail, lever: Lever, most: 
     value = largest(most, lambda n: can_fit(at(n), room))
     if value and detail == "exact" and not fitting(value):
         # What the allocator holds above the fast peak is about the same share a little further down.
-        found = answer(at(value), "exact")
-        share = held_bytes(found) / answer(at(value), "fast").peak_allocated_bytes
+        share = held_alone(at(value)) / answer(at(value), "fast").peak_allocated_bytes
         limit = room.limit_bytes
         guess = largest(value, lambda n: answer(at(n), "fast").peak_allocated_bytes * share <= limit)
         value = largest_from(guess, value, fitting, stride=max(1, value // 256))

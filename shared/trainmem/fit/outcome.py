@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import pairwise
 from typing import Literal
 
-from trainmem.allocator import CachingAllocator
 from trainmem.estimate import Detail, Estimate, estimate
 from trainmem.fit.bounds import least_bytes
 from trainmem.fit.ranks import estimate_rank
 from trainmem.fit.room import Room
+from trainmem.fit.run import run
 from trainmem.job import Sharding, TrainingJob
 from trainmem.model import resolve
-from trainmem.recording import Recording, without_collections
-from trainmem.tape import record
+from trainmem.recording import without_collections
 from trainmem.whiteboard.adapters import trainable_shapes
 from trainmem.whiteboard.optimizer_state import optimizer_state
 from trainmem.whiteboard.states import recipe_of
 
-__all__ = ["Basis", "Outcome", "answer", "can_fit", "fits", "held_bytes", "outcome"]
+__all__ = ["Basis", "Outcome", "answer", "can_fit", "fits", "held_alone", "held_bytes", "outcome"]
 
 Basis = Literal["allocator", "bound", "sum"]
 """allocator: three steps replayed through it; bound: the fast peak, which the allocator never stays below;
@@ -72,6 +69,15 @@ def held_bytes(found: Estimate) -> int:
     return found.peak_allocated_bytes if reserved is None else reserved
 
 
+def held_alone(job: TrainingJob) -> int:
+    """What the allocator would hold if it were given all that the job asks for; the fast peak without a replay."""
+    if _fast(_short(job)).engine != "tape":
+        return held_bytes(answer(job, "fast"))
+    ran = run(_short(job), None)
+    assert ran is not None
+    return ran.reserved_bytes
+
+
 def _outside_bytes(job: TrainingJob, room: Room) -> int:
     """Memory outside torch's allocator that comes out of the same pool: paged state, where CPU and GPU share
     one memory."""
@@ -108,69 +114,14 @@ def fits(job: TrainingJob, room: Room, detail: Detail = "exact") -> bool:
     return outcome(job, room, detail).fits
 
 
-@lru_cache(maxsize=4096)
 def _through_the_allocator(job: TrainingJob, limit_bytes: int) -> Outcome:
-    recording = record(_short(job), resolve(job).architecture)
-    steps = next(mark.event for mark in recording.marks if mark.step > 0)
-    with without_collections():
-        found = _run(recording, steps, limit_bytes)
-        if found is None:
-            found = _run(_loaded_piece_by_piece(recording, steps), 0, limit_bytes)
-    return found or Outcome(fits=False, basis="allocator")
-
-
-def _run(recording: Recording, steps: int, limit_bytes: int) -> Outcome | None:
-    """The run of a recording whose steps begin at an event; None where the model cannot even be loaded."""
-    allocator = CachingAllocator(capacity_bytes=limit_bytes)
-    streams = defaultdict(int, recording.stream_of) if recording.stream_of else None
-    events, retries = recording.events, 0
-    allocated: list[int] = []
-    for start, end in pairwise(sorted({0, steps, len(events), *recording.empty_cache_before})):
-        if start in recording.empty_cache_before:
-            allocator.empty_cache()
-        if start == steps:
-            retries = allocator.retries
-        allocator.feed(events[start:end], allocated, [], streams=streams)
-        if allocator.oom is not None:
-            return None if start < steps else Outcome(fits=False, basis="allocator")
-    third = next(mark.event for mark in recording.marks if mark.step == 3)
+    ran = run(_short(job), limit_bytes)
+    if ran is None:
+        return Outcome(fits=False, basis="allocator")
     return Outcome(
         fits=True,
-        tight=allocator.retries > retries,
+        tight=ran.retried,
         basis="allocator",
-        peak_bytes=max(allocated[third:]),
-        reserved_bytes=allocator.reserved_bytes,
-    )
-
-
-def _loaded_piece_by_piece(recording: Recording, steps: int) -> Recording:
-    """The same steps after a load that never holds more than what it leaves.
-
-    A model whose 16-bit weights alone are too large for the device is packed weight by weight from the host.
-    """
-    freed = {~event for event in recording.events[:steps] if event < 0}
-    numbers: dict[int, int] = {}
-    events: list[int] = []
-    number = 0
-    for event in recording.events:
-        if event > 0:
-            if number not in freed:
-                numbers[number] = len(numbers)
-                events.append(event)
-            number += 1
-        elif ~event in numbers:
-            events.append(~numbers[~event])
-    gone = len(recording.events) - len(events)
-    return replace(
-        recording,
-        events=events,
-        marks=[
-            replace(mark, event=mark.event - gone) if mark.event >= steps else mark
-            for mark in recording.marks
-        ],
-        bucket_of=[recording.bucket_of[number] for number in numbers],
-        stream_of={
-            numbers[number]: stream for number, stream in recording.stream_of.items() if number in numbers
-        },
-        empty_cache_before=[],
+        peak_bytes=ran.peak_bytes,
+        reserved_bytes=ran.reserved_bytes,
     )

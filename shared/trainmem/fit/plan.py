@@ -9,7 +9,7 @@ from trainmem.allocator import TURN_ON_EXPANDABLE_SEGMENTS
 from trainmem.capacity import capacity_report
 from trainmem.estimate import Detail, Engine
 from trainmem.fit.lists import levers_that_fit
-from trainmem.fit.outcome import Outcome, answer, can_fit, held_bytes, outcome
+from trainmem.fit.outcome import Outcome, answer, can_fit, held_alone, held_bytes, outcome
 from trainmem.fit.room import Room
 from trainmem.fit.steps import PlanStep, Steps, combined_share
 from trainmem.job import TrainingJob
@@ -135,7 +135,9 @@ def _held(job: TrainingJob, state: Outcome, room: Room, detail: Detail) -> int:
     """What the allocator would hold if it could; of a job whose tensors alone are too many, the tensors."""
     if state.reserved_bytes is not None and not state.tight:
         return state.reserved_bytes
-    return held_bytes(answer(job, detail if can_fit(job, room) else "fast"))
+    if detail == "exact" and can_fit(job, room):
+        return held_alone(job)
+    return held_bytes(answer(job, "fast"))
 
 
 def _fits_expandable(job: TrainingJob, room: Room) -> bool:

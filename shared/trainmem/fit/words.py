@@ -219,7 +219,9 @@ def in_short(page: WhatFits) -> str:
             )
         else:
             most, least = billions(sizes[-1]), billions(sizes[0])
-            parts.append(f"{name} to {most} by the recipe that needs least, {least} by the one that needs most")
+            parts.append(
+                f"{name} to {most} by the recipe that needs least, {least} by the one that needs most"
+            )
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
@@ -20,7 +20,7 @@ from trainmem.tape.optimizers import Trainable, optimizer_step, rounding_of
 from trainmem.tape.program import LOADED, Part, PartLabel, Program, compiled
 from trainmem.tape.structure import structure_of, unit_size, weight_itemsize
 
-__all__ = ["record", "size_in_bytes", "updated"]
+__all__ = ["record", "record_by_step", "size_in_bytes", "updated"]
 
 STEPS = 3
 """Steps recorded: state appears in the first, the allocator's blocks settle in the second, the third is steady."""
@@ -203,6 +203,12 @@ class _Layout:
 
 def record(job: TrainingJob, architecture: Architecture) -> Recording:
     """Build the recording of three steps of ``job``."""
+    *_, recording = record_by_step(job, architecture)
+    return recording
+
+
+def record_by_step(job: TrainingJob, architecture: Architecture) -> Iterator[Recording]:
+    """The recording of three steps as it grows: the same one after the model is loaded and after every step."""
     recording = Recording()
     dims = dimensions(job, architecture)
     layers, unit = architecture.layers, unit_size(job, architecture)
@@ -219,6 +225,7 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
 
     # The measuring harness hands idle memory back before the first step.
     recording.empty_cache()
+    yield recording
     fresh = _Layout(recording, compiled(structure_of(job, architecture)), layers, unit, dims, loaded)
     adding = fresh
     if job.accumulation > 1 or job.zero_grad == "zeros":
@@ -252,7 +259,7 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
                 recording.free(held.get(p.name, -1))
                 recording.free(wide.get(p.name, -1))
             held, wide = {}, {}
-    return recording
+        yield recording
 
 
 def updated(
