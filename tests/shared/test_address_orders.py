@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from trainmem.allocator import RisingAddresses
+from trainmem.allocator import DeviceAddresses, RisingAddresses
 from trainmem.job import TrainingJob
 from trainmem.model import resolve
 from trainmem.recording import counters, most_reserved, read_step
@@ -20,6 +22,30 @@ def test_rising_addresses_never_go_back() -> None:
     second = placement.place(20 * MIB)
     placement.release(first, 2 * MIB)
     assert first < second < placement.place(2 * MIB)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=st.lists(st.integers(-40, 100).filter(bool), max_size=150))
+def test_segments_never_overlap_and_leave_nothing_behind(sizes: list[int]) -> None:
+    """Against a map of 2 MiB pages; a size below zero gives a segment back."""
+    page, placement = 2 * MIB, DeviceAddresses()
+    live: list[tuple[int, int]] = []
+    for size in sizes:
+        if size < 0:
+            if live:
+                placement.release(*live.pop(size % len(live)))
+            continue
+        address = placement.place(size * page)
+        taken = {at + offset for at, length in live for offset in range(0, length, page)}
+        assert not taken & {address + offset * page for offset in range(size)}
+        live.append((address, size * page))
+    for segment in live:
+        placement.release(*segment)
+    fresh = DeviceAddresses()
+    for _ in range(4):
+        fresh.release(fresh.place(page), page)
+        placement.release(placement.place(page), page)
+    assert placement.place(page) == fresh.place(page)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ round: `RisingAddresses`.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,18 +59,21 @@ class DeviceAddresses:
     seen.
     """
 
-    __slots__ = ("_bottom", "_chunks", "_gaps", "_holes", "_placed", "_starts")
+    __slots__ = ("_before", "_bottom", "_chunks", "_gaps", "_holes", "_placed", "_sizes", "_starts")
 
     def __init__(self) -> None:
         self._bottom = min(address for address, _, _ in _STARTUP_CHUNKS)
         self._chunks = {address: _Chunk(size, size - rest) for address, size, rest in _STARTUP_CHUNKS}
         self._starts = sorted(self._chunks)
-        # By size, each list sorted by address: there are few sizes, but there may be many holes.
+        # By size, each list sorted by address: there are few sizes, but there may be many holes. Beside them the
+        # size of the hole that begins at an address, and where the one begins that ends at it.
         self._holes: dict[int, list[int]] = {}
+        self._sizes: dict[int, int] = {}
+        self._before: dict[int, int] = {}
         self._gaps: list[tuple[int, int]] = []
         self._placed = 0
         for address, size, rest in _STARTUP_CHUNKS:
-            insort(self._holes.setdefault(rest, []), address + size - rest)
+            self._add_hole(address + size - rest, rest)
 
     def place(self, size_bytes: int) -> int:
         """The address of a new segment. Raises ValueError where none is left."""
@@ -85,30 +88,45 @@ class DeviceAddresses:
         chunk = self._chunks[start]
         chunk.used_bytes -= size_bytes
         first, last = address, address + size_bytes
-        for hole, hole_size in self._holes_in(start, start + chunk.size_bytes):
-            if not chunk.used_bytes or hole == last or hole + hole_size == first:
-                self._holes[hole_size].remove(hole)
-                first, last = min(first, hole), max(last, hole + hole_size)
+        # Holes of one chunk that touch are one hole; those of neighbouring chunks are not.
+        if last < start + chunk.size_bytes and last in self._sizes:
+            last += self._remove_hole(last)
+        if first > start and first in self._before:
+            first = self._before[first]
+            self._remove_hole(first)
         if chunk.used_bytes:
-            insort(self._holes.setdefault(last - first, []), first)
+            self._add_hole(first, last - first)
         else:
             del self._chunks[start]
             self._starts.remove(start)
             self._add_gap(start, start + chunk.size_bytes)
 
     def _take(self, size: int) -> int:
-        fitting = [
-            (holes[0], hole_size) for hole_size, holes in self._holes.items() if holes and hole_size >= size
-        ]
+        fitting = [(holes[0], hole_size) for hole_size, holes in self._holes.items() if hole_size >= size]
         if not fitting:
             start = self._new_chunk(size)
             fitting = [(start, self._chunks[start].size_bytes)]
         address, hole_size = min(fitting)
-        self._holes[hole_size].pop(0)
+        self._remove_hole(address)
         if hole_size > size:
-            insort(self._holes.setdefault(hole_size - size, []), address + size)
+            self._add_hole(address + size, hole_size - size)
         self._chunks[self._starts[bisect_right(self._starts, address) - 1]].used_bytes += size
         return address
+
+    def _add_hole(self, address: int, size: int) -> None:
+        insort(self._holes.setdefault(size, []), address)
+        self._sizes[address] = size
+        self._before[address + size] = address
+
+    def _remove_hole(self, address: int) -> int:
+        """Its size."""
+        size = self._sizes.pop(address)
+        del self._before[address + size]
+        holes = self._holes[size]
+        del holes[bisect_left(holes, address)]
+        if not holes:
+            del self._holes[size]
+        return size
 
     def _new_chunk(self, size: int) -> int:
         size = -(-size // _CHUNK_BYTES) * _CHUNK_BYTES
@@ -127,7 +145,7 @@ class DeviceAddresses:
             self._bottom = address
         self._chunks[address] = _Chunk(size, 0)
         insort(self._starts, address)
-        insort(self._holes.setdefault(size, []), address)
+        self._add_hole(address, size)
         return address
 
     def _add_gap(self, start: int, end: int) -> None:
@@ -138,9 +156,6 @@ class DeviceAddresses:
             self._bottom = end
         else:
             self._gaps = sorted([*self._gaps, (start, end)], reverse=True)
-
-    def _holes_in(self, start: int, end: int) -> list[tuple[int, int]]:
-        return [(hole, size) for size, holes in self._holes.items() for hole in holes if start <= hole < end]
 
 
 @dataclass(slots=True)
