@@ -12,7 +12,7 @@ from trainmem.recording import Phase, Recording
 from trainmem.trace_command import untraceable
 from trainmem_backend.trace.errors import TraceError, what_failed
 from trainmem_backend.trace.gpu import gpu_traits
-from trainmem_backend.trace.libraries import load_libraries, quiet_libraries
+from trainmem_backend.trace.libraries import load_libraries, one_order, quiet_libraries
 from trainmem_backend.trace.repetition import append_copy, begin
 from trainmem_backend.trace.session import TraceSession, tracing
 from trainmem_backend.workload import Workload, build_workload
@@ -53,7 +53,9 @@ def trace(
 
 def _traced(job: TrainingJob, steps: int, repeat: bool, progress: Progress) -> Recording:
     with tracing(gpu_traits(job.device)) as session:
-        return _JobTrace(job, session, repeat=repeat, progress=progress).run(steps)
+        job_trace = _JobTrace(job, session, repeat=repeat, progress=progress)
+        with one_order(job_trace.workload.model):
+            return job_trace.run(steps)
 
 
 class _DoesNotRepeatError(Exception):

@@ -8,15 +8,16 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
-import torch.optim  # noqa: F401  (loads the modules patched below)
+import torch.optim  # loads the modules patched below
 from torch._subclasses.fake_tensor import FakeTensor
 
 from trainmem.job import TrainingJob
 from trainmem_backend.trace.errors import TraceError
 
-__all__ = ["load_libraries", "patched_libraries", "quiet_libraries"]
+__all__ = ["load_libraries", "one_order", "patched_libraries", "quiet_libraries"]
 
 _UNCONCERNED: dict[str, str | tuple[str, ...]] = {
     "bitsandbytes.autograd._functions": "MatMul8bitLt: inputs will be cast ",
@@ -62,6 +63,28 @@ def quiet_libraries() -> Iterator[None]:
 
 def _concerns_a_reader(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith(_UNCONCERNED[record.name])
+
+
+class _InOrder(set[Any]):
+    """A set that every process goes through in the same order."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(sorted(super().__iter__(), key=str))
+
+
+@contextlib.contextmanager
+def one_order(model: torch.nn.Module) -> Iterator[None]:
+    """Sets that the model's own code makes have one order inside.
+
+    Gemma 3 and ModernBERT compute rotary tables for each kind of block in the order of a set of their names,
+    which strings' hashes change from process to process; which block of memory is free next changes with it.
+    """
+    names = {type(module).__module__ for module in model.modules()}
+    with contextlib.ExitStack() as stack:
+        for name in sorted(names):
+            if name.startswith("transformers.models."):
+                stack.enter_context(mock.patch.object(sys.modules[name], "set", _InOrder, create=True))
+        yield
 
 
 def _never(tensor: object) -> bool:

@@ -86,7 +86,7 @@ def _four_bit(
     Nothing of the input is kept: the weight does not train.
     """
     numel, width = f"p:{weight}", x.itemsize
-    x = tape.cast(x, 2)  # to the layer's compute dtype
+    x = tape.converted(x, 2)  # to the layer's compute dtype
     _cast_bias(tape, bias, 2)
     in_shape = x.shape
 

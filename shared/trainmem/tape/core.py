@@ -478,6 +478,10 @@ class Tape:
         """A copy in another dtype of the same size (fp16 and bf16); its gradient is cast back."""
         return self._copied(tensor, tensor.itemsize)
 
+    def converted(self, tensor: Tensor, itemsize: int) -> Tensor:
+        """``tensor.to(dtype)`` in a layer's own code, of which autocast keeps nothing."""
+        return tensor if tensor.itemsize == itemsize else self._copied(tensor, itemsize)
+
     def _copied(self, tensor: Tensor, itemsize: int) -> Tensor:
         back = tensor.itemsize
 
