@@ -63,7 +63,8 @@ def _heads(rng: random.Random) -> Config:
 
 
 def _head_dim(rng: random.Random) -> int:
-    return rng.choice([16, 32, 32, 64, 64, 24, 40, 80, 96, 128, 256])
+    """Mostly what models have; kernels fill up those that 8 does not divide."""
+    return rng.choice([16, 32, 32, 64, 64, 12, 20, 24, 40, 80, 96, 128, 256])
 
 
 def _plain(rng: random.Random) -> Config:
@@ -242,6 +243,7 @@ def _modernbert(rng: random.Random) -> Config:
         "local_attention": rng.choice([16, 64, 128]),
         "global_attn_every_n_layers": rng.choice([1, 2, 3]),
         "classifier_pooling": rng.choice(["cls", "mean"]),
+        "classifier_activation": _activation(rng, "gelu"),
         "attention_bias": biased,
         "mlp_bias": biased,
         "norm_bias": biased,
