@@ -51,3 +51,14 @@ def test_the_whiteboard_answers_in_its_place_and_names_the_command_that_knows() 
     answer = estimate(_job("opt", layerdrop=0.1))
     assert answer.engine == "whiteboard"
     assert any("layerdrop" in warning and "trainmem trace" in warning for warning in answer.warnings)
+
+
+def test_frequencies_that_grow_with_the_sequence_are_refused_where_they_grow() -> None:
+    """Dynamic scaling computes them anew beyond the trained length; below it, it only compares."""
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    within = _job("llama", rope_parameters=rope, max_position_embeddings=32)
+    compared = [op for op in record(within, resolve(within).architecture).op_of if op.endswith("compared")]
+    assert len(compared) == 2 * 3  # of each of three steps
+    beyond = _job("llama", rope_parameters=rope, max_position_embeddings=31)
+    with pytest.raises(Unsupported, match="rope_parameters"):
+        record(beyond, resolve(beyond).architecture)

@@ -50,7 +50,16 @@ def check_claims(job: TrainingJob, architecture: Architecture) -> None:
     for key, what in _OPTIONS.items():
         if (job.config or {}).get(key) and architecture.family in _READ_BY.get(key, FORWARD):
             raise Unsupported(f"{key}: the tape does not replay {what}")
+    _check_positions(job, architecture)
     _check_sharding(job)
+
+
+def _check_positions(job: TrainingJob, architecture: Architecture) -> None:
+    types = {buffer.rope_type for buffer in architecture.buffers if buffer.rope_type is not None}
+    longest = architecture.max_positions
+    grows = "dynamic" in types and longest is not None and job.sequence_length > longest
+    if grows or (len(types) > 1 and types & {"dynamic", "longrope"}):
+        raise Unsupported("rope_parameters: the tape does not replay frequencies that follow the sequence")
 
 
 def _check_sharding(job: TrainingJob) -> None:

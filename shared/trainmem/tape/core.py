@@ -212,6 +212,8 @@ class Tape:
         self.many_rows = False
         self.grouped_products = "kernel"
         """How a mixture's grouped products run: one "kernel", cuBLAS "products", or transformers' "fallback"."""
+        self.frequency_checks = 0
+        """How often a step's rotary embedding compares the sequence with a length that frequencies are for."""
         self.leaf: Node | None = None
         """The node of an activation that was asked for gradients as if it were a parameter."""
         self.graph_attributes: list[Tensor] = []

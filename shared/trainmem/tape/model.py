@@ -52,6 +52,7 @@ class Structure:
     period: int = 0
     wide_gradients: bool = False
     many_rows: bool = False
+    frequency_checks: int = 0
     grouped_products: str = "kernel"
     root: tuple[str, ...] = ()
     sharded: tuple[int, int, bool, bool, bool] | None = None

@@ -112,6 +112,7 @@ def compiled(structure: Structure) -> Program:
     tape.many_rows = structure.many_rows
     tape.grouped_products = structure.grouped_products
     tape.ones = structure.ones
+    tape.frequency_checks = structure.frequency_checks
     model = Model(tape, structure)
     tape.block = -1
     tape.boundary(("forward", -1))

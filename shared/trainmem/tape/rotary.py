@@ -9,6 +9,7 @@ __all__ = [
     "KEY",
     "QUERY",
     "apply_rotary",
+    "check_length",
     "rotary_tables",
     "rotate_half",
     "rotated",
@@ -29,6 +30,7 @@ def rotary_tables(tape: Tape, itemsize: int, width: str = "d") -> tuple[Tensor, 
     """
     table = ("s", width)
     with tape.module("rotary_emb"), tape.no_grad():
+        check_length(tape)
         inverse = tape.alloc(("s",), 4, "positions in fp32")
         frequencies = tape.alloc(("s", _HALF[width]), 4, "frequencies")
         ops.matrix_workspace(tape)
@@ -46,6 +48,18 @@ def rotary_tables(tape: Tape, itemsize: int, width: str = "d") -> tuple[Tensor, 
             return low_cos, low_sin
         del inverse, frequencies, angles
     return cos, sin
+
+
+def check_length(tape: Tape) -> None:
+    """The last position plus one, compared with lengths."""
+    if not tape.frequency_checks:
+        return
+    last = tape.alloc((), 8, "sequence length")
+    length = tape.alloc((), 8, "sequence length")
+    del last
+    for _ in range(tape.frequency_checks):
+        tape.alloc((), 1, "sequence length compared")
+    del length
 
 
 def rotate_half(tape: Tape, x: Tensor) -> Tensor:

@@ -152,6 +152,16 @@ def _grouped_products(job: TrainingJob) -> str:
     return "kernel" if chip.grouped_mm else "products"
 
 
+def _frequency_checks(architecture: Architecture) -> int:
+    """How often modeling_rope_utils.dynamic_rope_update looks at the sequence's length.
+
+    Dynamic scaling grows beyond the trained length and goes back below it; LongRoPE has factors for either side,
+    and above it computes its vector of frequencies anew, which is not laid down.
+    """
+    types = {buffer.rope_type for buffer in architecture.buffers}
+    return 2 if "dynamic" in types else 1 if "longrope" in types else 0
+
+
 @lru_cache(maxsize=512)
 def _root(architecture: Architecture) -> tuple[str, ...]:
     """Parameters outside the blocks, a tied head left out."""
@@ -207,6 +217,7 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
         many_rows=many_layer_norm_rows(
             job.micro_batch * job.sequence_length, architecture.hidden_size, hardware(job.device).sm_count
         ),
+        frequency_checks=_frequency_checks(architecture),
         grouped_products=_grouped_products(job) if architecture.extra.get("experts") else "kernel",
         input_gradients=job.lora is not None and job.checkpointing != "none",
     )

@@ -20,7 +20,7 @@ from trainmem.tape.families._rotary_decoder import Tables
 from trainmem.tape.masks import causal_mask, sliding_causal_mask
 from trainmem.tape.model import Block, Model
 from trainmem.tape.norms import wide_rms_norm
-from trainmem.tape.rotary import KEY, QUERY
+from trainmem.tape.rotary import KEY, QUERY, check_length
 
 __all__ = ["forward"]
 
@@ -33,6 +33,7 @@ def _rotary_tables(tape: Tape, itemsize: int) -> Tables:
     """cos and sin over half a head: GptOssRotaryEmbedding does not double the frequencies."""
     table = ("s", "half_d")
     with tape.module("rotary_emb"), tape.no_grad():
+        check_length(tape)
         at = tape.alloc(("s",), 4, "positions in fp32")
         frequencies = tape.alloc(table, 4, "frequencies")
         ops.matrix_workspace(tape)
