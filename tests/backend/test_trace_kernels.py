@@ -96,3 +96,12 @@ def test_normal_is_on_the_host_unless_told_otherwise() -> None:
 def test_a_tensor_on_the_meta_device_takes_no_memory() -> None:
     events, _ = recorded(lambda: None, lambda _: torch.empty(1 << 40, device="meta") + 1)
     assert events == []
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_cudnn_attention_makes_a_log_sum_exp_where_a_gradient_is_wanted(trains: bool) -> None:
+    attend = torch.nn.functional.scaled_dot_product_attention
+    events, _ = recorded(lambda: half(2, 4, ROWS, WIDTH, grad=trains), lambda x: attend(x, x, x))
+    rows = 2 * 4 * ROWS
+    made = [event for event in events if event > 0]
+    assert made == [8, 8, 2 * rows * WIDTH, *([4 * rows] if trains else []), 256]

@@ -92,3 +92,10 @@ def test_a_table_of_few_rows_is_summed_by_atomics() -> None:
         )
     )
     assert set(_sizes(many, "embedding accumulator")) == {4 * 2 * 64}
+
+
+def test_an_odd_share_of_a_head_is_rotated_by_a_table_of_even_width() -> None:
+    """A quarter of 12 elements is 3, whose frequencies are those of elements 0 and 2: the table is 4 wide."""
+    config = {"hidden_size": 48, "rotary_pct": 0.25}
+    made = _sizes(_recording(_job("gpt_neox", config=config)), "rotary_emb: frequencies")
+    assert set(made) == {4 * 64 * 2}
