@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from trainmem.allocator import replay
+from trainmem.allocator import CachingAllocator, replay
 from trainmem.fit.methods import METHODS
 from trainmem.fit.run import Ran, run
 from trainmem.job import Lora, Sharding, TrainingJob
@@ -93,21 +93,24 @@ def test_a_recording_grows_by_steps():
     assert ends == [*starts, len(recording.events)]
 
 
-def test_a_third_step_that_begins_as_the_second_is_not_recorded(monkeypatch):
+@pytest.mark.parametrize(("length", "share"), [(1024, 0.67), (64, 1.0)], ids=["at once", "at the end"])
+def test_the_third_step_is_run_until_it_is_like_the_second(monkeypatch, length, share):
     job = TrainingJob(
         model="gpt2-124m",
         micro_batch=4,
-        sequence_length=1024,
+        sequence_length=length,
         checkpointing="full",
         precision="bf16",
         lora=Lora(),
         device="h200",
     )
-    stages = []
+    expected, events = whole(job, None), record(job, resolve(job).architecture).events
+    fed, feed = [], CachingAllocator.feed
     monkeypatch.setattr(
-        "trainmem.fit.run.record_by_step",
-        lambda *asked: (stages.append(1) or stage for stage in record_by_step(*asked)),
+        CachingAllocator,
+        "feed",
+        lambda self, part, *rest, **more: fed.append(len(part)) or feed(self, part, *rest, **more),
     )
     run.cache_clear()
-    assert run(job, None) == whole(job, None)
-    assert len(stages) == 3
+    assert run(job, None) == expected
+    assert sum(fed) == pytest.approx(share * len(events), rel=0.05)

@@ -80,9 +80,9 @@ class CachingAllocator:
         """What ``torch.cuda.memory_reserved`` reads."""
         return self._memory.reserved_bytes
 
-    def free_blocks(self) -> dict[int, int]:
-        """The sizes of the free blocks, by their positions."""
-        return self._memory.free_size.copy()
+    def blocks(self, first: int) -> tuple[dict[int, int], list[int]]:
+        """Sizes of free blocks by their positions, and positions of allocations from ``first`` on, -1 once freed."""
+        return self._memory.free_size.copy(), self._positions[first:]
 
     @property
     def segments(self) -> list[Segment]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -34,32 +34,56 @@ class Ran:
 def run(job: TrainingJob, limit_bytes: int | None) -> Ran | None:
     """Three steps of ``job`` with so much to reserve, or all that they ask for; None where memory runs out.
 
-    A step is recorded when the one before has run. The third need not run where it begins as the second did.
+    A step is recorded when the one before has run, and the third no further run than it differs from the second.
     """
     architecture = resolve(job).architecture
     with without_collections():
         machine, stages = _Machine(limit_bytes), record_by_step(job, architecture)
         if not machine.play(next(stages)):
             return _run_packed_from_host(record(job, architecture), limit_bytes)
-        loading = machine.allocator.retries
-        for step, recording in enumerate(stages, 1):
-            start, before = machine.done, machine.state() if step == 2 else None
-            if not machine.play(recording):
-                return None
-            if before is not None and before == machine.state() and _frees_its_own(recording.events, start):
-                break
-        return machine.ran(loading)
+        retries = machine.allocator.retries
+        peak = _steady_peak(machine, stages) if machine.play(next(stages)) else None
+        return None if peak is None else machine.ran(peak, retries)
 
 
 def _run_packed_from_host(recording: Recording, limit_bytes: int | None) -> Ran | None:
     """The run of a model whose 16-bit weights alone are too large for the device."""
-    machine = _Machine(limit_bytes)
-    packed = _loaded_piece_by_piece(recording)
+    machine, packed = _Machine(limit_bytes), _loaded_piece_by_piece(recording)
     third = next(mark.event for mark in packed.marks if mark.step == 3)
-    for end in (third, len(packed.events)):
-        if not machine.play(packed, end):
+    if machine.play(packed, third) and machine.play(packed):
+        return machine.ran(max(machine.allocated))
+    return None
+
+
+def _steady_peak(machine: _Machine, stages: Iterator[Recording]) -> int | None:
+    """The peak of the third step, after it and the second were run; None where memory runs out.
+
+    Where a phase of the third begins as that of the second did, block for block, and no segment came or went in
+    between, all that follows is the same. That holds only of steps that free nothing from before them.
+    """
+    start, first = machine.done, machine.allocations
+    recording = next(stages)
+    marks = [mark.event for mark in recording.marks if mark.step == 2 and mark.event > start]
+    ends = [*sorted({*marks, len(recording.events)})]
+    passed: list[tuple[_State, int]] = []
+    for end in ends:
+        state = machine.state(first)
+        if not machine.play(recording, end):
             return None
-    return machine.ran()
+        passed.append((state, max(machine.allocated)))
+    if not _frees_its_own(recording.events[start:], first):
+        return max(machine.allocated) if machine.play(next(stages)) else None
+    again, peak = _repeated(recording, start, first), 0
+    for number, end in enumerate(ends):
+        if passed[number][0] == machine.state(first + again.allocations):
+            return max(peak, *(highest for _, highest in passed[number:]))
+        if not machine.play(again.recording, end + len(recording.events) - start):
+            return None
+        peak = max(peak, max(machine.allocated))
+    return peak
+
+
+_State = tuple[int, int, tuple[dict[int, int], list[int]]]
 
 
 class _Machine:
@@ -69,6 +93,11 @@ class _Machine:
         self.allocator = CachingAllocator(capacity_bytes=limit_bytes)
         self.done = 0
         self.allocated: list[int] = []
+
+    @property
+    def allocations(self) -> int:
+        """How many there were."""
+        return len(self.allocator.block_bytes)
 
     def play(self, recording: Recording, end: int | None = None) -> bool:
         """Play a recording further, up to an event; False where memory runs out."""
@@ -85,23 +114,41 @@ class _Machine:
         self.done = stop
         return True
 
-    def state(self) -> tuple[int, int, dict[int, int]]:
-        """All that decides where the next blocks go, as long as no segment was given back meanwhile."""
-        return self.allocator.retries, self.allocator.reserved_bytes, self.allocator.free_blocks()
+    def state(self, first: int) -> _State:
+        """Whether segments came or went, and where blocks are: of a step, those from its first allocation on."""
+        return self.allocator.retries, self.allocator.reserved_bytes, self.allocator.blocks(first)
 
-    def ran(self, retries_before: int = 0) -> Ran:
-        """What it took, where the third step or its like was played last."""
+    def ran(self, peak_bytes: int, retries_before: int = 0) -> Ran:
+        """What it took."""
         return Ran(
             retried=self.allocator.retries > retries_before,
-            peak_bytes=max(self.allocated),
+            peak_bytes=peak_bytes,
             reserved_bytes=self.allocator.reserved_bytes,
         )
 
 
-def _frees_its_own(events: Sequence[int], start: int) -> bool:
-    """Whether a step that begins at an event frees nothing that lived before it, so that the next step is like it."""
-    before = sum(1 for event in events[:start] if event > 0)
-    return all(~event >= before for event in events[start:] if event < 0)
+def _frees_its_own(step: Sequence[int], first: int) -> bool:
+    """Whether a step frees nothing that lived before its first allocation."""
+    return all(~event >= first for event in step if event < 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeated:
+    """A recording with its last step once more, and how many allocations that makes."""
+
+    recording: Recording
+    allocations: int
+
+
+def _repeated(recording: Recording, start: int, first: int) -> _Repeated:
+    """The step that begins at event ``start`` with allocation ``first``, and frees its own alone, once more."""
+    count = len(recording.bucket_of) - first
+    again = [event if event > 0 else event - count for event in recording.events[start:]]
+    streams = {number + count: of for number, of in recording.stream_of.items() if number >= first}
+    return _Repeated(
+        replace(recording, events=[*recording.events, *again], stream_of={**recording.stream_of, **streams}),
+        count,
+    )
 
 
 def _loaded_piece_by_piece(recording: Recording) -> Recording:
