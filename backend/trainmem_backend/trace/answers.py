@@ -12,6 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from trainmem_backend.trace.drawn_values import DrawnValues
 from trainmem_backend.trace.known_values import KnownValues
 
 __all__ = ["Answers"]
@@ -49,10 +50,15 @@ class Answers:
         self.asked = 0
         self._exact = KnownValues()
         self._known: dict[int, _Values] = {}
+        self._drawn = DrawnValues()
 
     def saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Remember results whose values are known, or follow from what is taken as given."""
         if self._exact.saw(func, args, kwargs, result):
+            return
+        beyond = self._drawn.saw(func, args, result)
+        if beyond is not None:
+            self._set(result, beyond)
             return
         note = _NOTES.get(func)
         if note is not None:
@@ -162,6 +168,23 @@ def _both(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
             answers._set(result, round(share * result.numel()))
 
 
+def _either(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
+    """Where one mask or another is true, of which no element has both."""
+    known = [answers._of(mask) if isinstance(mask, FakeTensor) else None for mask in args[:2]]
+    if result.dtype is torch.bool and all(known):
+        answers._set(result, min(result.numel(), sum(answers.sum(mask) for mask in args[:2])))
+
+
+def _any(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
+    if answers._of(args[0]) is not None:
+        answers._set(result, min(1, answers.sum(args[0])))
+
+
+def _chosen(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
+    if answers._of(args[0]) is not None:
+        answers._drawn.chosen(answers.sum(args[0]), args[1], result)
+
+
 def _neither(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
     """The opposite of a mask."""
     known = answers._of(args[0])
@@ -225,6 +248,9 @@ _NOTES: dict[Any, Callable[[Answers, tuple[Any, ...], Any], None]] = {
     _aten.ne.Tensor: _differs_from_itself,
     **dict.fromkeys((_aten.mul.Tensor, _aten.logical_and.default, _aten.bitwise_and.Tensor), _both),
     **dict.fromkeys((_aten.logical_not.default, _aten.bitwise_not.default), _neither),
+    **dict.fromkeys((_aten.logical_or.default, _aten.bitwise_or.Tensor), _either),
+    _aten.any.default: _any,
+    _aten.where.self: _chosen,
     _aten.sum.default: _sum,
     _aten.sum.dim_IntList: _sum,
     _aten.bincount.default: _counted,
