@@ -186,8 +186,13 @@ def _mistral(rng: random.Random) -> Config:
     return {**_with_head_dim(rng), "sliding_window": rng.choice([None, None, 32, 4096])}
 
 
+def _whole(config: Config) -> Config:
+    """Experts multiply rows of whole 16 bytes."""
+    return {**config, "hidden_size": -(-config["hidden_size"] // 8) * 8}
+
+
 def _mixtral(rng: random.Random) -> Config:
-    config = _decoder(rng)
+    config = _whole(_decoder(rng))
     config.pop("rope_parameters", None)  # scaled kinds fail on its head_dim of null
     return {
         **config,
@@ -200,7 +205,7 @@ def _mixtral(rng: random.Random) -> Config:
 
 def _qwen3_moe(rng: random.Random) -> Config:
     return {
-        **_with_head_dim(rng),
+        **_whole(_with_head_dim(rng)),
         "moe_intermediate_size": rng.choice([64, 96]),
         "num_experts": rng.choice([8, 16]),
         "num_experts_per_tok": rng.choice([2, 4]),
@@ -211,7 +216,7 @@ def _qwen3_moe(rng: random.Random) -> Config:
 
 
 def _gpt_oss(rng: random.Random) -> Config:
-    config = _with_head_dim(rng)
+    config = _whole(_with_head_dim(rng))
     config.pop("rope_parameters", None)
     config.pop("hidden_act")
     return {

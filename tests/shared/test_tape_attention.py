@@ -193,3 +193,23 @@ def test_modernbert_pools_the_mean_in_place_of_the_first_token() -> None:
     recording = _recorded(config, task="sequence_classification")
     assert 2 * 100 * 8 in _sizes(recording, "mask in int64")
     assert _sizes(recording, "tokens")[-1] == 2 * 8
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_repeated_keys_and_values_lie_heads_first_for_the_math_kernel(kv_heads: int) -> None:
+    """Under a mask grouped heads are repeated before the products, which then copy queries alone."""
+    config = {
+        **_LLAMA,
+        "model_type": "mistral",
+        "hidden_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": kv_heads,
+        "head_dim": 12,
+        "sliding_window": 8,
+    }
+    job = TrainingJob(config=config, micro_batch=2, sequence_length=24, precision="bf16", device="t4")
+    recording = record(job, resolve(job).architecture)
+    until = next(mark.event for mark in recording.marks if mark.phase == "backward")
+    made = sum(1 for event in recording.events[:until] if event > 0)
+    copies = [op for op in recording.op_of[:made] if op.endswith("self_attn: reshape")]
+    assert len(copies) == int(config["num_hidden_layers"])

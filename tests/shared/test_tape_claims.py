@@ -62,3 +62,10 @@ def test_frequencies_that_grow_with_the_sequence_are_refused_where_they_grow() -
     beyond = _job("llama", rope_parameters=rope, max_position_embeddings=31)
     with pytest.raises(Unsupported, match="rope_parameters"):
         record(beyond, resolve(beyond).architecture)
+
+
+def test_experts_whose_rows_a_grouped_product_fills_up_are_refused() -> None:
+    """In 16 bits a row of 12 elements is no whole 16 bytes."""
+    job = _job("mixtral", hidden_size=12, num_attention_heads=1, num_key_value_heads=1)
+    with pytest.raises(Unsupported, match="hidden_size"):
+        record(job, resolve(job).architecture)

@@ -32,12 +32,14 @@ def scaled_dot_product(
     mask: Tensor | None = None,
     causal: bool = True,
     heads_first: bool = False,
+    repeated: bool = False,
     drops: bool = False,
     pads: bool = False,
 ) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention through one kernel.
 
-    ``causal`` without a mask. ``heads_first``: q and k are contiguous over heads, not viewed from rows of tokens.
+    ``causal`` without a mask. ``heads_first``: q and k are contiguous over heads, not viewed from rows of tokens;
+    ``repeated``: k and v are, as copies for every query head.
     ``drops``: dropout is on. ``pads``: heads are filled up to whole 8 elements for flash attention.
     """
     if tape.autocast:
@@ -49,7 +51,8 @@ def scaled_dot_product(
         width = q.itemsize
         with tape.autocasting(0):  # the call is autocast, not the products inside
             out = _math(
-                tape, q, k, v, bias, grouped=grouped, causal=causal, heads_first=heads_first, drops=drops
+                tape, q, k, v, bias,
+                grouped=grouped, causal=causal, heads_first=heads_first, repeated=repeated, drops=drops,
             )  # fmt: skip
         del q, k, v, bias
         return ops.merged_heads(tape, out, copies_back=width == 4)
@@ -222,6 +225,7 @@ def _math(
     grouped: bool,
     causal: bool,
     heads_first: bool,
+    repeated: bool,
     drops: bool,
 ) -> Tensor:
     """_scaled_dot_product_attention_math: scaled copies of q and k, a bias for the mask, every probability kept.
@@ -237,7 +241,8 @@ def _math(
         bias = (_causal_bias(tape, q.itemsize),)
     keys = _expanded(tape, k) if grouped else k
     values = _expanded(tape, v) if grouped else v
-    copies = (not heads_first, not (grouped or heads_first))
+    whole = repeated and (width == 2 or "kv" not in tape.ones)  # one fp32 head is repeated by a view
+    copies = (not heads_first, not (grouped or heads_first or repeated))
     scores = ops.matmul(tape, queries, ops.scale(tape, keys, "scaled key"), SCORES, copies=copies)
     if bias and tape.intercepted:  # else in place (areAnyTensorSubclassLike)
         scores = ops.add(tape, scores, bias[0])
@@ -245,7 +250,7 @@ def _math(
     del scores
     weights = ops.dropout(tape, weights, float(drops))
     answered = tape.alloc(SCORES, width, "probabilities cast") if width == 2 else None
-    product = ops.matmul(tape, weights, values, QUERY, copies=(False, not grouped))
+    product = ops.matmul(tape, weights, values, QUERY, copies=(False, not (grouped or whole)))
     if width == 2 and not tape.ones.intersection(QUERY[:2]):
         product = ops.heads_of(tape, product, QUERY, copies=True)  # the cast gradient lies as q does
     out = tape.cast(product, width)

@@ -51,6 +51,7 @@ def check_claims(job: TrainingJob, architecture: Architecture) -> None:
         if (job.config or {}).get(key) and architecture.family in _READ_BY.get(key, FORWARD):
             raise Unsupported(f"{key}: the tape does not replay {what}")
     _check_positions(job, architecture)
+    _check_experts(job, architecture)
     _check_sharding(job)
 
 
@@ -60,6 +61,22 @@ def _check_positions(job: TrainingJob, architecture: Architecture) -> None:
     grows = "dynamic" in types and longest is not None and job.sequence_length > longest
     if grows or (len(types) > 1 and types & {"dynamic", "longrope"}):
         raise Unsupported("rope_parameters: the tape does not replay frequencies that follow the sequence")
+
+
+def _check_experts(job: TrainingJob, architecture: Architecture) -> None:
+    """A grouped product's rows begin at whole 16 bytes (create_grouped_gemm_output_tensor)."""
+    if not architecture.extra.get("experts"):
+        return
+    elements = 4 if job.precision in ("fp32", "amp_bf16", "amp_fp16") else 8
+    widths = {
+        "hidden_size": architecture.hidden_size,
+        "the experts' width": int(architecture.extra["moe_intermediate_size"] or 0),
+    }
+    for name, width in widths.items():
+        if width % elements:
+            raise Unsupported(
+                f"{name}: the tape replays experts of whole {elements} elements, not of {width}"
+            )
 
 
 def _check_sharding(job: TrainingJob) -> None:

@@ -99,8 +99,9 @@ def attention_and_weights(
     tape, structure = model.tape, model.structure
     if structure.attention == "eager":
         return eager_attention(model, q, k, v, mask, heads_first=heads_first, soft_cap=soft_cap)
-    grouped, kernel = structure.grouped, structure.kernel
+    grouped, kernel, repeated = structure.grouped, structure.kernel, False
     if mask is not None:
+        repeated = grouped
         k, v = repeat_kv(model, k), repeat_kv(model, v)
         grouped, kernel = False, structure.masked_kernel
     out = scaled_dot_product(
@@ -110,6 +111,7 @@ def attention_and_weights(
         mask=mask,
         causal=not model.extra("encoder"),
         heads_first=heads_first,
+        repeated=repeated,
         drops=bool(model.drops("attention")),
         pads=structure.pads_heads,
     )  # fmt: skip
