@@ -13,6 +13,7 @@ __all__ = ["ALL_LEVERS", "CLUSTER_LEVERS", "LEVERS_BY_COST", "Mathematics", "Mem
 
 Mathematics = Literal["identical", "changes numerics", "trains fewer parameters"]
 
+_STOCHASTIC = "pure bf16 with stochastic rounding"
 _AUTOCAST: tuple[Precision, ...] = ("amp_bf16", "amp_fp16", "fsdp_mp_bf16")
 MOST_RANKS = 64
 """Beyond it a shard of the state is small beside what every rank holds whole."""
@@ -32,6 +33,14 @@ class MemoryLever:
     pull: Callable[[TrainingJob], TrainingJob | None]
     repeats: bool = False
     settings: Callable[[TrainingJob], str] | None = None
+
+    def changes(self, before: TrainingJob, after: TrainingJob) -> Mathematics:
+        """What pulling it does to the mathematics of ``before``, whose precision may change along."""
+        if self.mathematics == "trains fewer parameters" and before.lora is not None:
+            return "changes numerics"
+        if self.mathematics == "identical" and after.precision != before.precision:
+            return "changes numerics"
+        return self.mathematics
 
     def describe(self, pulled: TrainingJob) -> str:
         """What ``pulled`` was set to, where the name alone leaves open how often the lever was pulled."""
@@ -76,11 +85,16 @@ def _eight_bit(job: TrainingJob) -> TrainingJob | None:
     return job.with_(optimizer="adamw8bit")
 
 
-def _stochastic_bf16(job: TrainingJob) -> TrainingJob | None:
+def _sixteen_bit(job: TrainingJob) -> TrainingJob | None:
+    """Weights in 16 bit: trained ones need stochastic rounding to learn in it, a frozen base does not."""
     wide = ("fp32", "amp_bf16", "amp_fp16", "bf16_master", "bf16_master_fp32_grads")
-    if job.precision not in wide or job.lora is not None:
+    if job.precision not in wide:
         return None
-    return job.with_(precision="bf16_stochastic")
+    return job.with_(precision="bf16_stochastic" if job.lora is None else "bf16")
+
+
+def _in_sixteen_bit(job: TrainingJob) -> str:
+    return _STOCHASTIC if job.lora is None else "the frozen base in 16 bit (pure bf16)"
 
 
 def _lora(job: TrainingJob) -> TrainingJob | None:
@@ -146,12 +160,18 @@ LEVERS_BY_COST: tuple[MemoryLever, ...] = (
     ),
     MemoryLever(
         key="precision",
-        name="pure bf16 with stochastic rounding",
+        name=_STOCHASTIC,
         mathematics="changes numerics",
-        pull=_stochastic_bf16,
+        pull=_sixteen_bit,
+        settings=_in_sixteen_bit,
     ),
-    MemoryLever(key="lora", name="LoRA", mathematics="trains fewer parameters", pull=_lora),
-    MemoryLever(key="qlora", name="QLoRA", mathematics="trains fewer parameters", pull=_qlora),
+    MemoryLever(key="lora", name="LoRA on a 16-bit base", mathematics="trains fewer parameters", pull=_lora),
+    MemoryLever(
+        key="qlora",
+        name="QLoRA in bf16",
+        mathematics="trains fewer parameters",
+        pull=_qlora,
+    ),
 )
 """What one device can do by itself."""
 

@@ -181,7 +181,7 @@ def _cheapest(
                     name = lever.describe(changed)
                     sentence = (
                         f"{name[0].upper()}{name[1:]}: {format_gib(needed_bytes(better))}, fits; "
-                        f"saves {format_gib(saved)}, {_mathematics(lever.mathematics)}."
+                        f"saves {format_gib(saved)}, {_mathematics(lever.changes(job, changed))}."
                     )
                     return sentence, changed, name
             # a smaller micro batch may have to be halved again

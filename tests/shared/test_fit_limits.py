@@ -163,18 +163,22 @@ def test_configurations_are_told_apart():
         "with checkpointing",
         "with AdamW 8-bit",
         "with both",
-        "LoRA, checkpointing",
-        "QLoRA, checkpointing",
+        "LoRA in bf16, checkpointing",
+        "QLoRA in bf16, checkpointing",
     ]
     done = SMALL.with_(checkpointing="full", optimizer="adamw8bit")
     assert [found.title for found in configurations(done)] == [
         "as set",
-        "LoRA, checkpointing",
-        "QLoRA, checkpointing",
+        "LoRA in bf16, checkpointing",
+        "QLoRA in bf16, checkpointing",
     ]
     jobs = [found.job for found in configurations(SMALL.with_(lora=Lora(rank=8), precision="bf16"))]
     assert len(jobs) == len(set(jobs))
     assert all(job.lora == Lora(rank=8) for job in jobs)
+    packed = SMALL.with_(lora=Lora(rank=8), base_quantization="nf4")
+    bases = {found.title: found.job.base_quantization for found in configurations(packed)}
+    assert bases["LoRA in bf16, checkpointing"] == "none"
+    assert bases["QLoRA in bf16, checkpointing"] == "nf4"
 
 
 def test_a_method_knows_its_jobs():

@@ -128,6 +128,22 @@ def test_adapters_on_a_24_gb_card_get_checkpointing_and_then_a_packed_base():
     assert any({"qlora", "checkpointing"} < kind for kind in kinds)
 
 
+def test_adapters_under_autocast_get_a_base_in_16_bit_before_a_packed_one():
+    """Autocast keeps the frozen base in fp32: no adapter needs that, and QLoRA then trains no fewer parameters."""
+    job = TrainingJob(
+        model="llama3.1-8b", sequence_length=2048, checkpointing="full", lora=Lora(rank=16), device="rtx-4090"
+    )
+    first, second = plans(job, room("rtx-4090")).plans[:2]
+    (base,), (packed,) = first.steps, second.steps
+    assert (base.lever.key, base.name, base.job.precision) == (
+        "precision",
+        "the frozen base in 16 bit (pure bf16)",
+        "bf16",
+    )
+    assert (packed.lever.key, packed.mathematics) == ("qlora", "changes numerics")
+    assert base.price.basis == "computed"
+
+
 def test_full_training_of_8b_on_a_24_gb_card_is_given_up_for_adapters():
     kinds = [set(levers(plan)) for plan in plans(EIGHT.with_(micro_batch=1), room("rtx-4090")).plans]
     assert kinds[:2] == [{"lora", "checkpointing"}, {"qlora", "checkpointing"}]

@@ -67,7 +67,10 @@ class Configuration:
 
 
 def configurations(job: TrainingJob) -> tuple[Configuration, ...]:
-    """The job as set, with checkpointing, with 8-bit AdamW, with both, with LoRA and with QLoRA; each once."""
+    """The job as set, with checkpointing, with 8-bit AdamW, with both, with LoRA and with QLoRA; each once.
+
+    Adapters are taken in pure bf16, whose frozen base has 16 bit; the titles say so.
+    """
     with_8bit = {"optimizer": "adamw8bit"} if job.lora is None else {}
     wanted: tuple[tuple[str, dict[str, Any]], ...] = (
         ("as set", {}),
@@ -78,10 +81,17 @@ def configurations(job: TrainingJob) -> tuple[Configuration, ...]:
     found = {job.with_(**changes): title for title, changes in reversed(wanted)}
     if job.task == "causal_lm":
         adapters = job.with_(
-            checkpointing="full", precision="bf16", optimizer="adamw", lora=job.lora or Lora()
+            checkpointing="full",
+            precision="bf16",
+            optimizer="adamw",
+            lora=job.lora or Lora(),
+            base_quantization="none",
         )
         packed = adapters.with_(base_quantization="nf4")
-        for title, changed in (("LoRA, checkpointing", adapters), ("QLoRA, checkpointing", packed)):
+        for title, changed in (
+            ("LoRA in bf16, checkpointing", adapters),
+            ("QLoRA in bf16, checkpointing", packed),
+        ):
             found.setdefault(changed, title)
     order = {title: at for at, (title, _) in enumerate(wanted)}
     return tuple(

@@ -65,6 +65,9 @@ def price(lever: MemoryLever, before: TrainingJob, after: TrainingJob, on: Devic
         # Small micro batches of small models leave a GPU idle: what that costs says nothing of larger ones.
         work = _work(after)
         pairs = tuple(pair for pair in pairs if work <= 2 * pair.work)
+    if lever.key == "precision":
+        # Weights that are trained in 16 bit and a frozen base that is only read in it are two changes.
+        pairs = tuple(pair for pair in pairs if bool(pair.before.lora) == bool(before.lora))
     if pairs:
         times, size = _times(lever, before, after), resolve(before).architecture.parameter_count
 

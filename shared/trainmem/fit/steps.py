@@ -117,17 +117,13 @@ def _in_order(order: tuple[tuple[MemoryLever, int], ...], job: TrainingJob, room
         saved = peak - answer(after, "fast").peak_allocated_bytes
         if saved < LEAST_SAVED * peak:
             return
-        # Sharding and offloading bring another precision where the job's own would not go with them.
-        same = after.precision == job.precision
         yield PlanStep(
             lever=lever,
             job=after,
             saved_bytes=saved,
             price=price(lever, job, after, room.device),
             name=_named(lever, job, after),
-            mathematics="changes numerics"
-            if lever.mathematics == "identical" and not same
-            else lever.mathematics,
+            mathematics=lever.changes(job, after),
         )
         job = after
 
@@ -148,4 +144,4 @@ def _named(lever: MemoryLever, before: TrainingJob, after: TrainingJob) -> str:
     if lever.key == "sharding":
         mixed = "" if after.precision == before.precision else " with its own mixed precision"
         return f"FSDP2 over {after.sharding.data_parallel} devices{mixed}"
-    return lever.name
+    return lever.describe(after)
