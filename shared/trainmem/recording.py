@@ -143,13 +143,19 @@ def counters(
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """No garbage collections meanwhile: a replay makes many lists and no cycles, and they cost it a third."""
+    """No garbage collections meanwhile: a replay makes many lists and no cycles, and they cost it a third.
+
+    What was made counts as old afterwards, so that the next collection, too, need not look at all of it.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

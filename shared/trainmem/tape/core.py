@@ -282,6 +282,14 @@ class Tape:
         """What follows belongs to another part of the step."""
         self.codes.append((2, label))
 
+    def release(self) -> None:
+        """Let go of what was recorded: tensors know their tape, so that all of it would wait for the collector."""
+        self.on_gradient, self.leaf = None, None
+        for tensors in (self.gradients, self._once_seen, self._cast_cache):
+            tensors.clear()
+        for columns in (self.codes, self.size_of, self.bucket_of, self.stream_of, self.name_of):
+            columns.clear()
+
     # Scopes
 
     @contextmanager

@@ -156,7 +156,10 @@ def compiled(structure: Structure) -> Program:
     del gradient, loss, held
     codes = list(tape.codes)
     gradients = {name: tensor.storage.key for name, tensor in tape.gradients.items() if tensor.storage}
-    return _cut(tape, codes, gradients, structure)
+    program = _cut(tape, codes, gradients, structure)
+    tape.release()
+    model.blocks.clear()
+    return program
 
 
 def _cut(
