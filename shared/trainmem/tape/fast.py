@@ -272,14 +272,8 @@ def _signed_part(program: Program, part: Part) -> tuple[_Signed, _Signed | None]
 def _columns(
     direction: str, block: int, events: list[tuple[int, int, str]], everywhere: list[int]
 ) -> _Signed:
-    return _Signed(
-        direction,
-        block,
-        tuple(size for size, _, _ in events),
-        tuple(bucket for _, bucket, _ in events),
-        tuple(name for _, _, name in events),
-        tuple(everywhere),
-    )
+    signed, buckets, names = zip(*events, strict=True) if events else ((), (), ())
+    return _Signed(direction, block, signed, buckets, names, tuple(everywhere))
 
 
 def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
