@@ -192,8 +192,17 @@ def test_recurrent_layers_are_said_not_to_be_exact(tmp_path: Path) -> None:
             "flex_attention(query, query, query)\n",
             r"^train\.py, line 5: flex_attention is made of compiled kernels",
         ),
+        (
+            "with torch.cuda.graph(torch.cuda.CUDAGraph()):\n    pass\n",
+            r"^train\.py, line 3: CUDA graphs keep memory in a pool of their own",
+        ),
+        (
+            "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+            "FSDP(torch.nn.Linear(4, 4))\n",
+            r"^train\.py, line 4: FullyShardedDataParallel \(FSDP1\) is not replayed",
+        ),
     ],
-    ids=["thread", "pool", "dlpack", "flex"],
+    ids=["thread", "pool", "dlpack", "flex", "graph", "fsdp1"],
 )
 def test_what_fake_tensors_cannot_follow_is_refused(tmp_path: Path, body: str, line: str) -> None:
     with pytest.raises(TraceError, match=line) as failure:
@@ -252,3 +261,40 @@ def test_a_size_that_depends_on_values_is_said(tmp_path: Path) -> None:
             "    scores, torch.ones(8, 10, dtype=int, device='cuda'), torch.full((8,), 50), torch.full((8,), 10)\n"
             ").backward()\n",
         )
+
+
+def test_the_first_of_spawned_processes_runs(tmp_path: Path) -> None:
+    body = STEP.replace("\n", "\n    ")
+    recording = traced(
+        tmp_path,
+        "import torch.multiprocessing as mp\n"
+        "def main(rank, size):\n"
+        "    torch.distributed.init_process_group('nccl', rank=rank, world_size=size)\n"
+        "    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(256, 256).to(rank))\n"
+        f"    optimizer = torch.optim.SGD(model.parameters())\n    {body}\n"
+        "if __name__ == '__main__':\n    mp.spawn(main, args=(4,), nprocs=4)\n",
+    )
+    assert "mp.spawn: the first of its 4 processes runs, alone" in recording.notes
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "assert f'{loss:.3f}' and f'{loss}'",
+        "assert loss.type() == 'torch.cuda.FloatTensor' and isinstance(loss, torch.cuda.FloatTensor)",
+        "assert torch.ones(2).type(torch.cuda.LongTensor).is_cuda",
+        "assert torch.cuda.FloatTensor(2, 3).shape == (2, 3) and torch.cuda.LongTensor([1, 2]).is_cuda",
+        "loss.record_stream(torch.cuda.current_stream())",
+        "assert int(torch.version.cuda.split('.')[0]) >= 11",
+        "assert torch.cuda.random.get_rng_state_all()",
+        "import copy\n    assert len(list(copy.deepcopy(torch.nn.BatchNorm1d(8).cuda()).buffers())) == 3",
+        "assert model.weight.data_ptr() == model.weight.view(-1).data_ptr() != model.bias.data_ptr()",
+    ],
+)
+def test_idioms_of_scripts(tmp_path: Path, statement: str) -> None:
+    traced(
+        tmp_path,
+        "model = torch.nn.Linear(256, 256).cuda()\noptimizer = torch.optim.SGD(model.parameters())\n"
+        f"for _ in range(3):\n    loss = model(torch.ones(4, 256, device='cuda')).sum()\n    {statement}\n"
+        "    loss.backward()\n    optimizer.step()\n    optimizer.zero_grad()\n",
+    )

@@ -35,7 +35,8 @@ class Data(Dataset):
 Trainer(
     model=model,
     args=TrainingArguments(
-        output_dir="out", per_device_train_batch_size=4, max_steps=4, report_to=[], save_strategy="no", **SETTINGS
+        output_dir="out", per_device_train_batch_size=4, max_steps=4, report_to=[],
+        **{"save_strategy": "no", **SETTINGS},
     ),
     train_dataset=Data(),
 ).train()
@@ -145,6 +146,16 @@ def test_the_weights_themselves_are_not_needed(
     assert without.events == with_weights.events
     assert [note for note in without.notes if "not on this machine" in note]
     assert not [note for note in with_weights.notes if "not on this machine" in note]
+
+
+def test_checkpoints_of_the_trainer_are_not_written(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording, _ = steady(
+        tmp_path, monkeypatch, MODEL, bf16=True, tf32=True, save_steps=1, save_strategy="steps"
+    )
+    assert "save_pretrained wrote nothing" in recording.notes
+    assert not list(tmp_path.rglob("*.safetensors"))
 
 
 def test_the_example(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,9 +46,13 @@ class Bucketing:
         """What was made since `start` and still lives is kept for backward."""
         self._move_new(_ACTIVATIONS)
 
-    def state(self) -> None:
-        """What was made since `start` and still lives is the optimizer's."""
+    def state(self, states: Iterable[Any] = ()) -> None:
+        """What was made since `start` and still lives is the optimizer's, and so are the tensors in ``states``,
+        which a checkpoint may have brought."""
         self._move_new(_STATE)
+        for state in states:
+            if isinstance(state, dict):
+                self._move(((tensor, "") for tensor in state.values()), _STATE)
 
     def _move(self, tensors: Iterable[tuple[Any, str]], bucket: int) -> None:
         recorder = self.recorder

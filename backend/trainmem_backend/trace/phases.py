@@ -164,10 +164,10 @@ class StepCutter:
             self._begin("optimizer", self._backward_ended if self._phase == "backward" else None)
         self._runs = True
 
-    def _optimizer_ends(self, *_: object) -> None:
+    def _optimizer_ends(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self._runs, self._closures = False, 0
         self._bucketing.gradients(self.parameters)
-        self._bucketing.state()
+        self._bucketing.state(optimizer.state.values())
         self._attribution.forget_nodes()
         self.steps_done = self._step
         self._progress(min(1.0, self.steps_done / self._limit))

@@ -1,4 +1,4 @@
-"""What a training script finds around it besides the GPU: loaders, files, generators, compilers."""
+"""What a training script finds around it besides the GPU: loaders, files, generators, compilers, processes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from trainmem_backend.trace.errors import TraceError
+from trainmem_backend.trace.script_files import files_of_a_script
+from trainmem_backend.trace.script_limits import refusing_what_no_trace_replays
 
 __all__ = ["scripted"]
-
-_FLEX = "torch.nn.attention.flex_attention"
 
 
 class _HostGenerator(torch.Generator):
@@ -50,9 +50,6 @@ def scripted(note: Callable[[str], None]) -> Iterator[None]:
         note("torch.compile is left out: this is the memory of the same program without it")
         return model if model is not None else lambda function: function
 
-    def unsaved(*_: object, **__: object) -> None:
-        note("torch.save wrote nothing")
-
     def exit_with_report(status: int) -> NoReturn:
         # a forked child has no report to make
         if os.getpid() != own_process:
@@ -68,21 +65,26 @@ def scripted(note: Callable[[str], None]) -> Iterator[None]:
         else:
             say(what)
 
-    def refused(*_: object, **__: object) -> None:
-        raise TraceError("flex_attention is made of compiled kernels, which a trace cannot replay")
+    def spawned(function: Callable[..., Any], args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> None:
+        if nprocs > 1:
+            note(f"mp.spawn: the first of its {nprocs} processes runs, alone")
+        function(0, *args)
 
     with contextlib.ExitStack() as stack:
         stack.callback(_raise_for_threads, lost)
         stack.enter_context(mock.patch.object(threading, "excepthook", thread_failed))
-        if (flex := sys.modules.get(_FLEX)) is not None:
-            stack.enter_context(mock.patch.object(flex, "flex_attention", refused))
+        stack.enter_context(refusing_what_no_trace_replays())
+        for owner in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+            stack.enter_context(mock.patch.object(owner, "spawn", spawned))
         stack.enter_context(mock.patch.object(os, "_exit", exit_with_report))
         # transformers otherwise reads weights in threads, where no trace would see them arrive on the device
         stack.enter_context(mock.patch.dict(os.environ, {"HF_DEACTIVATE_ASYNC_LOAD": "1"}))
+        # a run that never was is no run to report
+        stack.enter_context(mock.patch.dict(os.environ, {"WANDB_MODE": "disabled"}))
         stack.enter_context(mock.patch.object(DataLoader, "__init__", in_process))
         stack.enter_context(mock.patch.object(torch, "compile", uncompiled))
         stack.enter_context(mock.patch.object(torch.nn.Module, "compile", uncompiled))
-        stack.enter_context(mock.patch.object(torch, "save", unsaved))
+        stack.enter_context(files_of_a_script(note))
         stack.enter_context(mock.patch.object(torch, "Generator", _HostGenerator))
         stack.callback(torch.set_default_dtype, default_dtype)
         stack.callback(torch.set_grad_enabled, torch.is_grad_enabled())

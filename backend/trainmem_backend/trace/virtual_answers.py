@@ -11,6 +11,7 @@ from unittest import mock
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from trainmem_backend.trace.legacy_types import legacy_types
 from trainmem_backend.trace.record_mode import RecordMode
 from trainmem_backend.trace.recorder import Recorder
 from trainmem_backend.trace.virtual_autocast import autocast_aimed_at_cpu
@@ -142,6 +143,16 @@ def _numbers_are_cuda(parse_to: Callable[..., Any]) -> Callable[..., Any]:
     return parse
 
 
+def _address(data_ptr: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Of a storage; one of a fake tensor has none, and libraries tell tied weights by it."""
+
+    def address(storage: Any) -> int:
+        own: int = storage._cdata if storage.device.type == "meta" else data_ptr(storage)
+        return own
+
+    return address
+
+
 @contextlib.contextmanager
 def patched_cuda(mode: VirtualCuda) -> Iterator[None]:
     """`torch.cuda` and autocast answer for the virtual device inside."""
@@ -167,7 +178,12 @@ def patched_cuda(mode: VirtualCuda) -> Iterator[None]:
         stack.enter_context(mock.patch.object(FakeTensor, "device", property(device)))
         nn = torch._C._nn
         stack.enter_context(mock.patch.object(nn, "_parse_to", _numbers_are_cuda(nn._parse_to)))
-        _replace(stack, (torch.cuda, torch.cuda.memory), _of_cuda(record_mode, streams))
+        _replace(stack, (torch.cuda, torch.cuda.memory, torch.cuda.random), _of_cuda(record_mode, streams))
+        _replace(stack, (torch.cuda,), legacy_types())
+        _replace(stack, (torch.version,), {"cuda": "13.0"})
+        # PyTorch wants a stream of its own class
+        _replace(stack, (torch.Tensor,), {"record_stream": _nothing})
+        _replace(stack, (torch.UntypedStorage,), {"data_ptr": _address(torch.UntypedStorage.data_ptr)})
         _replace(stack, (torch.cuda.nvtx,), _OF_NVTX)
         _replace(stack, (torch.accelerator, torch.accelerator.memory), _of_accelerator(recorder, streams))
         stack.enter_context(autocast_aimed_at_cpu(recorder))

@@ -15,15 +15,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
-from torch.utils._python_dispatch import _disable_current_modes
 
-from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.record_mode import RecordMode
+from trainmem_backend.trace.virtual_tensors import CPU, CUDA, TensorMethods
 
 __all__ = ["CPU", "CUDA", "VirtualCuda", "is_integer"]
 
-CUDA = torch.device("cuda", 0)
-CPU = torch.device("cpu")
 _NEW_FACTORIES = {
     getattr(torch.Tensor, name)
     for name in ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty_strided")
@@ -76,15 +73,10 @@ class VirtualCuda(TorchFunctionMode):
             torch.Tensor.cuda: self._cuda,
             torch.Tensor.cpu: self._cpu,
             torch.Tensor.pin_memory: self._same,
-            torch.Tensor.record_stream: self._nothing,
-            torch.Tensor.data_ptr: self._data_ptr,
-            torch.Tensor.numpy: self._values,
-            torch.Tensor.tolist: self._values,
-            torch.Tensor.__dlpack__: self._no_memory,
-            torch.Tensor.__dlpack_device__: self._no_memory,
             torch.Tensor.__getitem__: self._at_index,
             torch.Tensor.__setitem__: self._at_index,
         }
+        self._handlers |= TensorMethods(record_mode, self._on_device, self._move).handlers()
         for factory in factories:
             self._handlers[factory] = self._factory
         for factory in _NEW_FACTORIES | _LIKE_FACTORIES:
@@ -131,21 +123,6 @@ class VirtualCuda(TorchFunctionMode):
     def _get_device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         return 0 if self._on_device(args[0]) else -1
 
-    def _data_ptr(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        return 0 if isinstance(args[0], FakeTensor) else func(*args)
-
-    def _no_memory(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if isinstance(args[0], FakeTensor):
-            raise TraceError("DLPack hands on a tensor's memory, and in a trace there is none")
-        return func(*args, **kwargs)
-
-    def _values(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        tensor = args[0]
-        with _disable_current_modes():
-            if isinstance(tensor, FakeTensor):
-                tensor = self.record_mode.answers.values(tensor)
-            return func(tensor, *args[1:], **kwargs)
-
     def _at_index(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A list of places becomes a tensor beside the indexed one, and autograd keeps it for backward.
 
@@ -167,9 +144,6 @@ class VirtualCuda(TorchFunctionMode):
 
     def _same(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return args[0]
-
-    def _nothing(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        return None
 
     @contextlib.contextmanager
     def placing(self, where: str | None) -> Iterator[None]:
