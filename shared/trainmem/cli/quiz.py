@@ -52,7 +52,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--count", type=int, help="how many questions")
     parser.add_argument("--date", help="the day of --mode today, such as 2026-11-29; default today")
     parser.add_argument("--question", metavar="ID", help="one question by its name and seed: states.total~7")
-    parser.add_argument("--answer", help="judge this answer to --question and stop")
+    parser.add_argument(
+        "--answer", help="judge this answer to --question and stop: 0 when it is right, 1 when not"
+    )
     parser.add_argument("--sheet", action="store_true", help="print a sheet with answers, as Markdown")
     parser.add_argument("--progress", type=Path, metavar="FILE", help="read and keep your history here")
     parser.add_argument("--json", action="store_true", help="one object with the questions and their keys")
@@ -63,6 +65,9 @@ def run(args: argparse.Namespace) -> int:
     seed = random.randrange(10**6) if args.seed is None else args.seed
     if args.count is not None and not 1 <= args.count <= _MOST_QUESTIONS:
         raise ValueError(f"count: {args.count} is not from 1 to {_MOST_QUESTIONS}")
+    if args.topic is not None and (args.sheet or args.mode not in (None, "topic")):
+        other = "--sheet" if args.sheet else f"--mode {args.mode}"
+        raise ValueError(f"topic: {other} asks about every topic; leave --topic out, or use --mode topic")
     if args.sheet:
         text = sheet(seed, args.count or 12)
         print(json.dumps({"schema": SCHEMA, "sheet": text, "seed": seed}) if args.json else text)
@@ -112,6 +117,8 @@ def _judge(args: argparse.Namespace) -> int:
     if isinstance(question.key, Rubric):
         raise ValueError(f"answer: {question.id} is spoken; its rubric is ticked, not typed")
     found = grade(question, args.answer)
+    if found.verdict == "unreadable":
+        raise ValueError(f"answer: {found.message}")
     if args.json:
         body = {"schema": SCHEMA, "question": question_json(question), "grade": grade_json(found)}
         print(json.dumps(body))
