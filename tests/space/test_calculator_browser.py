@@ -146,6 +146,7 @@ def test_a_wrong_number_is_one_line_and_the_last_answer_stays(visit, lever, valu
     before = sentence(page).inner_text()
     number(page, lever).fill(value)
     expect(page.locator(".tm-error")).to_contain_text(said)
+    expect(page.locator("#verdict")).to_have_css("opacity", "0.4")
     expect(page.locator(f"#lever-{lever}.tm-wrong")).to_have_count(1)
     expect(number(page, lever)).to_have_attribute("aria-invalid", "true")
     assert sentence(page).inner_text() == before
