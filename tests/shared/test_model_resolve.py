@@ -81,6 +81,14 @@ def test_lora_targets_match_as_in_peft() -> None:
     assert warning.startswith('lora.targets: "proj" names no linear layer of llama3.2-1b')
 
 
+def test_experts_that_stay_unpacked_are_said() -> None:
+    job = TrainingJob(model="gpt-oss-20b", lora=Lora(), base_quantization="nf4")
+    assert any("19.1 of 20.9 billion parameters, stay in 32 bit" in w for w in resolve(job).warnings)
+    assert any("stay in 16 bit" in w for w in resolve(job.with_(precision="bf16")).warnings)
+    dense = job.with_(model="llama3.2-1b")
+    assert not any("packs" in w for w in resolve(dense).warnings)
+
+
 def test_experts_without_adapters_are_said() -> None:
     assert any("experts" in w for w in resolve(TrainingJob(model="gpt-oss-20b", lora=Lora())).warnings)
     assert resolve(TrainingJob(model="mixtral-8x7b", lora=Lora())).warnings == ()

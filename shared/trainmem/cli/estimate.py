@@ -36,6 +36,10 @@ __all__ = ["add_parser", "run"]
 def add_parser(subparsers: Any) -> None:
     """Declare the command."""
     parser = subparsers.add_parser("estimate", description=__doc__)
+    parser.epilog = (
+        "exit status: 0 answered, and with --capacity it fits; 1 it does not fit --capacity, or a line of --jobs has "
+        "no answer; 2 wrong input"
+    )
     add_job_arguments(parser)
     parser.add_argument("--engine", choices=("whiteboard", "tape", "trace"), default="tape")
     parser.add_argument(

@@ -38,8 +38,17 @@ def resolve(job: TrainingJob) -> Resolved:
     targets = None if job.lora is None else job.lora.targets
     found = _resolve(job.model, job._config_text, job.task, job.sequence_length, targets)
     _check_division(job.sharding, found)
-    more = [*_rank_warnings(job), *_attention_warnings(job, found.architecture)]
+    architecture = found.architecture
+    more = [
+        *_rank_warnings(job),
+        *_attention_warnings(job, architecture),
+        *_packing_warnings(job, architecture),
+    ]
     return replace(found, warnings=(*found.warnings, *more)) if more else found
+
+
+_WIDE_WEIGHTS = ("fp32", "amp_bf16", "amp_fp16")
+"""Precisions whose weights are fp32."""
 
 
 @lru_cache(maxsize=1024)
@@ -131,6 +140,25 @@ def _attention_warnings(job: TrainingJob, architecture: Architecture) -> list[st
             "with eager attention whatever is asked for: say eager"
         ]
     return []
+
+
+def _packing_warnings(job: TrainingJob, architecture: Architecture) -> list[str]:
+    """bitsandbytes replaces `nn.Linear`: stacked experts are no such layer and stay as they are."""
+    if job.base_quantization == "none":
+        return []
+    of_kind = {
+        kind: sum(part.numel for part in block if part.kind == "expert")
+        for kind, block in architecture.blocks.items()
+    }
+    experts = sum(map(of_kind.__getitem__, architecture.layer_kinds))
+    if not experts:
+        return []
+    whole = architecture.parameter_count
+    width = "32 bit; precision bf16 makes that 16" if job.precision in _WIDE_WEIGHTS else "16 bit"
+    return [
+        f"{job.base_quantization} packs linear layers alone: the stacked experts, {experts / 1e9:.1f} of "
+        f"{whole / 1e9:.1f} billion parameters, stay in {width}"
+    ]
 
 
 def _lora_warnings(name: str, architecture: Architecture, targets: str | tuple[str, ...]) -> list[str]:
