@@ -1,9 +1,9 @@
 """The tape holds against the trace on random small jobs, and on jobs that go through every kind one by one.
 
 Both replay the same steps by different means: the tape by its own rules, the trace through the real model and
-autograd. By default some jobs that cover the levers between them and one in so many of the sweeps;
-TRAINMEM_RANDOM_JOBS=400 holds the first 400 random ones against each other, TRAINMEM_SWEEP=adapters a whole sweep
-(or levers, options, classifiers; all).
+autograd. By default 28 random jobs that cover the levers between them, and one in 211 of the sweeps' 11,000.
+TRAINMEM_RANDOM_JOBS=400 holds the first 400 random ones against each other (about a second each),
+TRAINMEM_SWEEP=adapters a whole sweep (or checkpointed_adapters, shapes, levers, options, classifiers; all).
 """
 
 from __future__ import annotations
