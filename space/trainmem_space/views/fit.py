@@ -141,10 +141,12 @@ def _example(page: WhatFits) -> str:
             f'<tr class="{"fits" if found.fits else "short"}"><th scope="row">{escape(row.method.title)}</th>'
             f"<td>{size(found.peak_allocated_bytes)}</td><td{where}>{seen}</td><td>{fits}</td></tr>"
         )
+    machines = {row.example.measured.machine for row in page.rows if row.example and row.example.measured}
+    on = f" on {escape(', '.join(sorted(machines)).replace('NVIDIA ', ''))}" if machines else ""
     rule = next(limit for limit in page.lesson if limit.method == "full")
     return (
         f"<p>The rule of thumb says {escape(rule.answer)} by full fine-tuning. What {escape(EXAMPLE)} really needs, "
         "at the same batch and length, depends on the recipe:</p>"
-        '<table class="tm-table tm-fit-table"><thead><tr><th></th><td>predicted</td><td>measured</td><td>answer'
-        f"</td></tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        '<table class="tm-table tm-fit-table"><thead><tr><th></th><td>predicted</td>'
+        f"<td>measured{on}</td><td>answer</td></tr></thead><tbody>{''.join(rows)}</tbody></table>"
     )
