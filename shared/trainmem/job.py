@@ -284,7 +284,7 @@ class TrainingJob:
             )
         if self.base_quantization != "none" and self.lora is None:
             raise JobError(
-                f"base_quantization: {self.base_quantization} trains only with adapters; set lora, "
+                f"base_quantization: {self.base_quantization} trains only with adapters; set lora (--lora-rank), "
                 'for example {"rank": 16, "targets": "all-linear"}'
             )
         if not isinstance(self.device, str):
