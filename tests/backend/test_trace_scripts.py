@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmem.recording import Recording
+from trainmem.recording import Recording, counters, read_step
 from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.program import trace_script
 
@@ -298,3 +298,24 @@ def test_idioms_of_scripts(tmp_path: Path, statement: str) -> None:
         f"for _ in range(3):\n    loss = model(torch.ones(4, 256, device='cuda')).sum()\n    {statement}\n"
         "    loss.backward()\n    optimizer.step()\n    optimizer.zero_grad()\n",
     )
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_sharded_model_that_is_filled_after_it_was_built_on_meta(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(size))
+    recording = traced(
+        tmp_path,
+        "from torch.distributed.fsdp import fully_shard\n"
+        "torch.distributed.init_process_group('nccl')\n"
+        "with torch.device('meta'):\n"
+        "    model = torch.nn.Sequential(*(torch.nn.Linear(256, 256, bias=False) for _ in range(4)))\n"
+        "for layer in model:\n    fully_shard(layer)\n"
+        "fully_shard(model)\nmodel.to_empty(device='cuda')\n"
+        "for layer in model:\n    layer.reset_parameters()\n"
+        f"optimizer = torch.optim.AdamW(model.parameters())\n{STEP}",
+    )
+    assert recording.parameters == 4 * 256 * 256
+    buckets = read_step(recording, counters(recording), 2).buckets_at_peak
+    assert buckets["weights"] == 4 * 4 * 256 * 256 // size

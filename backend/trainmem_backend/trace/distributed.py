@@ -27,6 +27,8 @@ _FILLING = (
 )
 """Functions of FSDP2 whose allocations are communication: buffers of collectives and gathered parameters."""
 
+_FILLS = {torch.ops.aten.uniform_.default, torch.ops.aten.normal_.default}
+
 _ASKING = ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta")
 
 
@@ -72,9 +74,13 @@ def virtual_sharding(record_mode: RecordMode) -> Iterator[None]:
 
 def _paused(record_mode: RecordMode, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
-    def paused(*args: Any, **kwargs: Any) -> Any:
+    def paused(propagator: Any, op_schema: Any) -> Any:
+        first: Any = op_schema.args_schema[0] if op_schema.args_schema else None
+        if op_schema.op in _FILLS and hasattr(first, "tensor_meta"):
+            # as large as before; PyTorch would draw numbers on a GPU to find that out
+            return first.tensor_meta
         with record_mode.paused():
-            return function(*args, **kwargs)
+            return function(propagator, op_schema)
 
     return paused
 

@@ -91,7 +91,7 @@ class KnownValues:
             return False
         values = values if isinstance(values, list | tuple) else (values,)
         for each, value, is_new in zip(results, values, new, strict=True):
-            if is_new and each.shape == value.shape:
+            if is_new and each.shape == value.shape and value.device.type != "meta":
                 self.set(each, value, is_assumed=is_assumed)
         return True
 

@@ -16,6 +16,7 @@ from trainmem_backend.trace.accumulation import ADD, ENGINE_CODE, adds_in_place
 from trainmem_backend.trace.answers import Answers
 from trainmem_backend.trace.attribution import Attribution, op_label
 from trainmem_backend.trace.bucketing import Bucketing
+from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.fakes import FakeKernels
 from trainmem_backend.trace.gpu import GpuTraits
 from trainmem_backend.trace.kernels import KernelCall, rule_for
@@ -56,6 +57,8 @@ class RecordMode(TorchDispatchMode):
         self.python_kernels: dict[Any, Callable[..., Any]] = {}
         self.function_mode: Any = None
 
+    supports_higher_order_operators = True
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """No wrapper around `__torch_dispatch__`: it costs time and hides the caller's frame."""
@@ -71,6 +74,8 @@ class RecordMode(TorchDispatchMode):
         """Run one op."""
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device
+        if not hasattr(func, "overloadpacket"):
+            return self._run_higher_order(func, args, kwargs or {})
         if self._pauses:
             return func(*args, **(kwargs or {}))
         for kind in types:
@@ -89,6 +94,14 @@ class RecordMode(TorchDispatchMode):
                 return self._run(func, args, kwargs or {}, from_engine)
         finally:
             self.in_op = False
+
+    def _run_higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An op that is given the function to run: DTensor's random ones run one below its generator's offsets."""
+        if func.name() == "run_dtensor_rng_op":
+            _, _, op, *rest = args
+            with self, self.function_mode:
+                return op(*rest, **kwargs)
+        raise TraceError(f"{func.name()} is made of compiled kernels, which a trace cannot replay")
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], from_engine: bool) -> Any:
         recorder = self.recorder

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from unittest import mock
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.data import DataLoader
 
 from trainmem_backend.trace.errors import TraceError
@@ -26,6 +27,12 @@ class _HostGenerator(torch.Generator):
 
     def __new__(cls, device: Any = None) -> _HostGenerator:
         return super().__new__(cls, "cpu")  # type: ignore[call-arg]
+
+    def set_state(self, state: torch.Tensor) -> _HostGenerator:
+        """A state that came from another process has no values, and this one stays."""
+        if not isinstance(state, FakeTensor):
+            super().set_state(state)
+        return self
 
 
 @contextlib.contextmanager
@@ -49,6 +56,10 @@ def scripted(note: Callable[[str], None]) -> Iterator[None]:
     def uncompiled(model: Any = None, **_: object) -> Any:
         note("torch.compile is left out: this is the memory of the same program without it")
         return model if model is not None else lambda function: function
+
+    def set_state(state: torch.Tensor) -> None:
+        if not isinstance(state, FakeTensor):
+            torch.default_generator.set_state(state)
 
     def exit_with_report(status: int) -> NoReturn:
         # a forked child has no report to make
@@ -86,6 +97,8 @@ def scripted(note: Callable[[str], None]) -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch.nn.Module, "compile", uncompiled))
         stack.enter_context(files_of_a_script(note))
         stack.enter_context(mock.patch.object(torch, "Generator", _HostGenerator))
+        for owner in (torch, torch.random):
+            stack.enter_context(mock.patch.object(owner, "set_rng_state", set_state))
         stack.callback(torch.set_default_dtype, default_dtype)
         stack.callback(torch.set_grad_enabled, torch.is_grad_enabled())
         stack.callback(torch.set_default_device, None)

@@ -180,6 +180,7 @@ def patched_cuda(mode: VirtualCuda) -> Iterator[None]:
         stack.enter_context(mock.patch.object(nn, "_parse_to", _numbers_are_cuda(nn._parse_to)))
         _replace(stack, (torch.cuda, torch.cuda.memory, torch.cuda.random), _of_cuda(record_mode, streams))
         _replace(stack, (torch.cuda,), legacy_types())
+        _replace(stack, (torch._C,), {"_get_accelerator": lambda *a, **k: torch.device("cuda")})
         _replace(stack, (torch.version,), {"cuda": "13.0"})
         # PyTorch wants a stream of its own class
         _replace(stack, (torch.Tensor,), {"record_stream": _nothing})
