@@ -21,7 +21,9 @@ def is_replayed(job: TrainingJob, architecture: Architecture) -> bool:
     """Whether the tape runs this very job, so that its tensors are counted and not summed or shared out."""
     sharding, extra = job.sharding, architecture.extra
     alone = sharding.mode == "none" and job.precision != "fsdp_mp_bf16"
-    sharded = sharding.mode in ("none", "fsdp2") and job.lora is None
+    # The tape shards no master weights, which the bound counts.
+    has_masters = job.precision in ("bf16_master", "bf16_master_fp32_grads")
+    sharded = sharding.mode in ("none", "fsdp2") and job.lora is None and not has_masters
     return (
         architecture.family in FORWARD
         and (alone or sharded)
