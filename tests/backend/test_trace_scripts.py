@@ -319,3 +319,37 @@ def test_a_sharded_model_that_is_filled_after_it_was_built_on_meta(
     assert recording.parameters == 4 * 256 * 256
     buckets = read_step(recording, counters(recording), 2).buckets_at_peak
     assert buckets["weights"] == 4 * 4 * 256 * 256 // size
+
+
+def test_optimizers_that_gradients_call_are_part_of_backward(tmp_path: Path) -> None:
+    """No more than one gradient is there at a time, and Adam's two states of each weight stay."""
+    recording = traced(
+        tmp_path,
+        "model = torch.nn.Sequential(*(torch.nn.Linear(512, 512, bias=False) for _ in range(4))).cuda()\n"
+        "optimizers = {p: torch.optim.AdamW([p], foreach=False) for p in model.parameters()}\n"
+        "def update(p):\n    optimizers[p].step()\n    optimizers[p].zero_grad()\n"
+        "for p in model.parameters():\n    p.register_post_accumulate_grad_hook(update)\n"
+        "for _ in range(4):\n    model(torch.ones(4, 512, device='cuda')).sum().backward()\n",
+    )
+    assert phases(recording, 2) == [("forward", 0), ("backward", 0), ("optimizer", 0)]
+    step = read_step(recording, counters(recording), 2)
+    weight = 4 * 512 * 512
+    assert step.buckets_at_peak["weights"] == 4 * weight
+    assert step.buckets_at_peak["optimizer_state"] == pytest.approx(8 * weight, rel=0.01)
+    assert step.buckets_at_peak.get("gradients", 0) <= weight
+    assert step.phases["after_backward_bytes"] <= step.phases["start_bytes"]
+
+
+def test_copies_on_the_host_are_no_parameters_of_their_own(tmp_path: Path) -> None:
+    recording = traced(
+        tmp_path,
+        "model = torch.nn.Linear(256, 256).cuda()\n"
+        "masters = [p.detach().cpu().requires_grad_() for p in model.parameters()]\n"
+        "optimizer = torch.optim.AdamW(masters)\n"
+        "for _ in range(3):\n"
+        "    model(torch.ones(4, 256, device='cuda')).sum().backward()\n"
+        "    for master, p in zip(masters, model.parameters()):\n"
+        "        master.grad, p.grad = p.grad.cpu(), None\n"
+        "    optimizer.step()\n    optimizer.zero_grad()\n",
+    )
+    assert recording.parameters == recording.trainable_parameters == 256 * 256 + 256

@@ -46,10 +46,12 @@ class Bucketing:
         """What was made since `start` and still lives is kept for backward."""
         self._move_new(_ACTIVATIONS)
 
-    def state(self, states: Iterable[Any] = ()) -> None:
-        """What was made since `start` and still lives is the optimizer's, and so are the tensors in ``states``,
-        which a checkpoint may have brought."""
+    def state(self) -> None:
+        """What was made since `start` and still lives is the optimizer's."""
         self._move_new(_STATE)
+
+    def owned(self, states: Iterable[Any]) -> None:
+        """The tensors in an optimizer's ``states``, which a checkpoint or a hook may have brought, are state."""
         for state in states:
             if isinstance(state, dict):
                 self._move(((tensor, "") for tensor in state.values()), _STATE)

@@ -34,7 +34,8 @@ class StepCutter:
 
     What runs between backward and the optimizer, such as clipping, is the optimizer's phase. Gradients dropped
     right after it are a phase of their own; a forward without gradients, as an evaluation's, is part of
-    whatever phase it interrupts. An optimizer that is given a closure steps when the closure has returned; one
+    whatever phase it interrupts. Optimizers that gradients' hooks call are part of backward, and an empty phase of
+    theirs ends the step. An optimizer that is given a closure steps when the closure has returned; one
     that calls it again, as L-BFGS does, adds a micro batch to its step.
     """
 
@@ -50,6 +51,7 @@ class StepCutter:
         self._runs = False
         self._thread = threading.get_ident()
         self._closures = 0
+        self._stepped_in_backward = False
         self._backward_ended = 0
         self._known: set[int] = set()
 
@@ -130,13 +132,21 @@ class StepCutter:
             self._runs = False
         self._bucketing.gradients(self.parameters)
         self._backward_ended = len(self._recorder.recording.events)
+        if self._stepped_in_backward:
+            self._stepped_in_backward = False
+            self._begin("optimizer")
+            self._step_ends()
 
     def _optimizer_begins(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         known = {id(parameter) for parameter in self.parameters}
         for group in optimizer.param_groups:
-            self.parameters += [p for p in group["params"] if id(p) not in known]
+            # copies on the host, which an offloaded optimizer updates, are no parameters of their own
+            self.parameters += [p for p in group["params"] if id(p) not in known and p.device.type != "cpu"]
+        if self._runs and self._phase == "backward":
+            # called by a hook of a gradient: backward goes on
+            return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if not callable(closure):
             self._optimizer_runs()
@@ -165,9 +175,17 @@ class StepCutter:
         self._runs = True
 
     def _optimizer_ends(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if self._runs and self._phase == "backward":
+            self._bucketing.owned(optimizer.state.values())
+            self._stepped_in_backward = True
+            return
         self._runs, self._closures = False, 0
         self._bucketing.gradients(self.parameters)
-        self._bucketing.state(optimizer.state.values())
+        self._bucketing.state()
+        self._bucketing.owned(optimizer.state.values())
+        self._step_ends()
+
+    def _step_ends(self) -> None:
         self._attribution.forget_nodes()
         self.steps_done = self._step
         self._progress(min(1.0, self.steps_done / self._limit))
