@@ -140,8 +140,8 @@ OPTIONS: dict[str, list[Config]] = {
     ],
     "llama": [*_DECODER, *_OWN_HEADS, *_BIAS, {"mlp_bias": True}, {"pretraining_tp": 2}],
     "mistral": [*_DECODER, *_OWN_HEADS, *_WINDOWS],
-    "qwen2": [*_DECODER, *_CHOSEN_WINDOWS, _MIXED_WINDOW],
-    "qwen3": [*_DECODER, *_OWN_HEADS, *_BIAS, *_CHOSEN_WINDOWS, _MIXED_WINDOW],
+    "qwen2": [*_DECODER, *_CHOSEN_WINDOWS, {**_MIXED_WINDOW, "use_sliding_window": True}],
+    "qwen3": [*_DECODER, *_OWN_HEADS, *_BIAS, *_CHOSEN_WINDOWS, {**_MIXED_WINDOW, "use_sliding_window": True}],
     "gemma2": [*_ANY, *_TIED, *_DROPS, *_OWN_HEADS, *_BIAS, *_CAPS, *_WINDOWS, _MIXED_WINDOW],
     "gemma3_text": [
         *_ANY, *_TIED, *_DROPS, *_OWN_HEADS, *_BIAS, *_CAPS, *_WINDOWS, _MIXED_WINDOW,
