@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainmem.estimate import estimate
-from trainmem.job import TrainingJob
+from trainmem.job import Sharding, TrainingJob
 from trainmem.model import resolve
 from trainmem.tape import Unsupported, record
 
@@ -69,3 +69,11 @@ def test_experts_whose_rows_a_grouped_product_fills_up_are_refused() -> None:
     job = _job("mixtral", hidden_size=12, num_attention_heads=1, num_key_value_heads=1)
     with pytest.raises(Unsupported, match="hidden_size"):
         record(job, resolve(job).architecture)
+
+
+def test_master_weights_of_shards_are_refused() -> None:
+    """Left out they would take a tenth of the peak away."""
+    job = TrainingJob.from_json({**_job("llama").to_json(), "precision": "bf16_master"})
+    sharded = job.with_(sharding=Sharding(mode="fsdp2", data_parallel=2))
+    with pytest.raises(Unsupported, match="precision"):
+        record(sharded, resolve(sharded).architecture)

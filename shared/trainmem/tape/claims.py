@@ -87,5 +87,9 @@ def _check_sharding(job: TrainingJob) -> None:
         raise Unsupported("sharding: the tape replays neither tensor nor pipeline parallelism")
     if sharding.offload != "none":
         raise Unsupported(f"sharding.offload: the tape does not replay {sharding.offload}")
+    if fully_sharded(job) and job.precision in ("bf16_master", "bf16_master_fp32_grads"):
+        raise Unsupported(
+            f"precision: the tape does not replay {job.precision}'s master weights as FSDP2's shards"
+        )
     if fully_sharded(job) and (job.lora is not None or job.checkpointing == "sqrt"):
         raise Unsupported("sharding: the tape replays FSDP2 without adapters and without segments of blocks")
