@@ -158,6 +158,15 @@ def test_checkpoints_of_the_trainer_are_not_written(
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
+def test_generation_ends_at_its_longest(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a token ends a sequence depends on values; whether there is room for another does not."""
+    body = (
+        f"{MODEL}model.cuda()\nids = torch.randint(0, 1000, (2, 16), device='cuda')\n"
+        "assert model.generate(ids, max_new_tokens=5, do_sample=True, eos_token_id=2).shape == (2, 21)\n"
+    )
+    steady(weights, monkeypatch, body, bf16=True)
+
+
 def test_the_example(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(weights)
     recording = trace_script(EXAMPLE, ["weights"], steps=2)

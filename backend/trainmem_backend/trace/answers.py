@@ -159,8 +159,27 @@ def _differs_from_itself(answers: Answers, args: tuple[Any, ...], result: Any) -
         answers._set(result, 0)
 
 
+def _decided_by_one(answers: Answers, args: tuple[Any, ...], result: Any, value: bool) -> bool:
+    """Nothing in one mask is nothing in its product with any other, everything in one is everything in a sum."""
+    if result.is_floating_point() or (value and result.dtype is not torch.bool):
+        return False
+    for mask in args[:2]:
+        exact = answers._exact.of(mask) if isinstance(mask, FakeTensor) else None
+        if exact is None or exact.shape != result.shape:
+            continue
+        with unset_fake_temporarily():
+            if bool((exact == value).all()):
+                answers._exact.set(
+                    result, torch.full_like(exact, value, dtype=result.dtype), is_assumed=False
+                )
+                return True
+    return False
+
+
 def _both(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
     """The product of two masks."""
+    if _decided_by_one(answers, args, result, False):
+        return
     if result.dtype is torch.bool and isinstance(args[1], FakeTensor):
         masks = [answers._of(mask) for mask in args[:2]]
         if all(mask is not None and mask.count for mask in masks):
@@ -170,6 +189,8 @@ def _both(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
 
 def _either(answers: Answers, args: tuple[Any, ...], result: Any) -> None:
     """Where one mask or another is true, of which no element has both."""
+    if _decided_by_one(answers, args, result, True):
+        return
     known = [answers._of(mask) if isinstance(mask, FakeTensor) else None for mask in args[:2]]
     if result.dtype is torch.bool and all(known):
         answers._set(result, min(result.numel(), sum(answers.sum(mask) for mask in args[:2])))
