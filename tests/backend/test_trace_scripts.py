@@ -250,6 +250,14 @@ def test_factories_inside_functions_of_torch(tmp_path: Path) -> None:
     assert recording.parameters == 5000 * 128
 
 
+@pytest.mark.parametrize("where", ["device='cuda:1'", "device=1", "device=torch.device('cuda', 1)"])
+def test_a_second_gpu_is_refused(tmp_path: Path, where: str) -> None:
+    with pytest.raises(TraceError, match=r"line 3: cuda:1: a traced program has one GPU"):
+        traced(tmp_path, f"torch.ones(4, {where})\n")
+    with pytest.raises(TraceError, match=r"line 3: cuda:1"):
+        traced(tmp_path, "torch.ones(4).cuda(1)\n")
+
+
 def test_a_size_that_depends_on_values_is_said(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"line 6: aten\._ctc_loss.*depends on values"):
         traced(

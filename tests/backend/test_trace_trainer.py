@@ -117,6 +117,22 @@ def test_weights_that_bitsandbytes_packs_while_they_are_read(
     assert step.buckets_at_peak["weights"] == pytest.approx(packed // 2 + 4 * (plain + adapters), rel=0.05)
 
 
+def test_weights_in_int8(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bitsandbytes asks each product whether there are outliers: of values that are not there, none."""
+    pytest.importorskip("bitsandbytes")
+    body = QUANTIZED.partition("packed = ")[0] + (
+        LOAD.format("quantization_config=BitsAndBytesConfig(load_in_8bit=True), device_map={'': 0}")
+        + "model = get_peft_model(prepare_model_for_kbit_training(model),\n"
+        "    LoraConfig(r=8, target_modules='all-linear', task_type='CAUSAL_LM'))\n"
+    )
+    recording, step = steady(weights, monkeypatch, body, bf16=True)
+    adapters = recording.trainable_parameters
+    plain = 2 * 1000 * 256 + 5 * 256
+    assert step.buckets_at_peak["weights"] == pytest.approx(
+        PARAMETERS - plain + 4 * (plain + adapters), rel=0.05
+    )
+
+
 def test_names_that_a_file_beside_the_script_imports(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`Trainer` is loaded when it is first named, by whichever file that is."""
     (weights / "loop.py").write_text(

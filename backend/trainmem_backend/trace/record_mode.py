@@ -28,6 +28,8 @@ _DEVICE = torch.ops.prim.device.default
 _CAST = torch.ops.aten._to_copy.default
 _CAST_CACHE, _TEMPORARIES = BUCKET_INDEX["cast_cache"], BUCKET_INDEX["temporaries"]
 _ITEM = torch.ops.aten._local_scalar_dense.default
+_IS_NONZERO = torch.ops.aten.is_nonzero.default
+"""Composite, and so taken apart in C++, but for kernels that are written in Python."""
 _HOST_FAKE_FROM_BYTES = 1 << 20
 _CPU = torch.device("cpu")
 _META = torch.device("meta")
@@ -135,6 +137,8 @@ class RecordMode(TorchDispatchMode):
             kwargs, on_device = {**kwargs, "device": _CPU}, True
         if func is _ITEM:
             return self.answers.item(args[0])
+        if func is _IS_NONZERO:
+            return bool(self.answers.item(args[0]))
         if not on_device:
             return self._on_host(func, args, kwargs, any_fake=any_fake, any_tensor=any_tensor)
         self._attribute(func, args)

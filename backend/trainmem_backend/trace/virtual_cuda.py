@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
+from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.record_mode import RecordMode
 from trainmem_backend.trace.virtual_tensors import CPU, CUDA, TensorMethods
 
@@ -50,7 +51,14 @@ def _named(device: Any) -> torch.device:
 
 
 def _is_cuda(device: Any) -> bool:
-    return device is not None and _named(device).type == "cuda"
+    """Raises `TraceError` for a second GPU, whose memory would be taken for the first one's."""
+    if device is None:
+        return False
+    named = _named(device)
+    number = device if is_integer(device) else named.index
+    if named.type == "cuda" and number:
+        raise TraceError(f"cuda:{number}: a traced program has one GPU, cuda:0")
+    return named.type == "cuda"
 
 
 class VirtualCuda(TorchFunctionMode):
@@ -201,6 +209,7 @@ class VirtualCuda(TorchFunctionMode):
         return self._move(tensor, device, dtype, copy=copy, memory_format=memory_format)
 
     def _cuda(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        _is_cuda(args[1] if len(args) > 1 else kwargs.get("device"))
         return self._move(args[0], CUDA, None, memory_format=kwargs.get("memory_format"))
 
     def _cpu(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
