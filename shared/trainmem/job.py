@@ -20,6 +20,7 @@ __all__ = [
     "ACTIVATION_DTYPE_BYTES",
     "LEVERS",
     "MOST_COUNT",
+    "WEIGHT_DTYPE_BYTES",
     "Attention",
     "BaseQuantization",
     "Checkpointing",
@@ -80,6 +81,14 @@ ACTIVATION_DTYPE_BYTES: dict[Precision, int] = {
     "fsdp_mp_bf16": 2,
 }
 """Bytes of an element in the matrix products of a precision."""
+
+WEIGHT_DTYPE_BYTES: dict[Precision, int] = {
+    **ACTIVATION_DTYPE_BYTES,
+    "amp_bf16": 4,
+    "amp_fp16": 4,
+    "fsdp_mp_bf16": 4,
+}
+"""Bytes of an element of the weights that the model holds: autocast and FSDP's policy cast copies of fp32 ones."""
 
 _OPTIMIZER_ALIASES = {"sgdm": "sgd_momentum"}
 _MAX_TOKENS = 1 << 31

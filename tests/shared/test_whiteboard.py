@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmem.buckets import BUCKETS
-from trainmem.job import LEVERS, JobError, Lora, Sharding, TrainingJob
+from trainmem.job import LEVERS, WEIGHT_DTYPE_BYTES, JobError, Lora, Sharding, TrainingJob
 from trainmem.model.architecture import Architecture, Parameter
 from trainmem.model.catalogue import entries, find
 from trainmem.units import GB, GIB, MIB
@@ -18,6 +18,7 @@ from trainmem.whiteboard.checkpointing import alive_layers
 from trainmem.whiteboard.logits import liger_chunk_rows
 from trainmem.whiteboard.optimizer_state import optimizer_state
 from trainmem.whiteboard.sharding import zero_bytes_per_parameter
+from trainmem.whiteboard.states import RECIPES
 
 
 def board(model: str = "gpt2-774m", **levers: object) -> Whiteboard:
@@ -298,3 +299,7 @@ def test_every_parameter_of_the_catalogue_is_counted_once(model):
             size *= side
         product += size * copies
     assert product == architecture.parameter_count
+
+
+def test_a_recipes_weights_are_as_wide_as_the_jobs():
+    assert {precision: recipe.weight_bytes for precision, recipe in RECIPES.items()} == WEIGHT_DTYPE_BYTES

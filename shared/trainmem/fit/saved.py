@@ -7,8 +7,7 @@ from functools import lru_cache
 from trainmem.job import ACTIVATION_DTYPE_BYTES, Lora, TrainingJob
 from trainmem.model import Architecture
 from trainmem.model.lora import adapters
-from trainmem.tape.activations import ACTIVATIONS
-from trainmem.tape.families import FORWARD
+from trainmem.tape.claims import Unsupported, check_claims
 from trainmem.tape.structure import attention_kernels
 
 __all__ = ["is_replayed", "kept_a_token", "kept_casts"]
@@ -19,18 +18,11 @@ _COMPUTED = 4
 
 def is_replayed(job: TrainingJob, architecture: Architecture) -> bool:
     """Whether the tape runs this very job, so that its tensors are counted and not summed or shared out."""
-    sharding, extra = job.sharding, architecture.extra
-    alone = sharding.mode == "none" and job.precision != "fsdp_mp_bf16"
-    # The tape shards no master weights, which the bound counts.
-    has_masters = job.precision in ("bf16_master", "bf16_master_fp32_grads")
-    sharded = sharding.mode in ("none", "fsdp2") and job.lora is None and not has_masters
-    return (
-        architecture.family in FORWARD
-        and (alone or sharded)
-        and sharding.offload == "none"
-        and extra.get("activation", "relu") in ACTIVATIONS
-        and not (extra.get("upcast_attention") and job.attention == "eager")
-    )
+    try:
+        check_claims(job, architecture)
+    except Unsupported:
+        return False
+    return True
 
 
 def kept_a_token(job: TrainingJob, architecture: Architecture) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from trainmem.job import JobError, Lora, Sharding, Task, TrainingJob, _shown
+from trainmem.job import WEIGHT_DTYPE_BYTES, JobError, Lora, Sharding, Task, TrainingJob, _shown
 from trainmem.model.architecture import Architecture
 from trainmem.model.catalogue import find
 from trainmem.model.config import UnknownFamily
@@ -45,10 +45,6 @@ def resolve(job: TrainingJob) -> Resolved:
         *_packing_warnings(job, architecture),
     ]
     return replace(found, warnings=(*found.warnings, *more)) if more else found
-
-
-_WIDE_WEIGHTS = ("fp32", "amp_bf16", "amp_fp16")
-"""Precisions whose weights are fp32."""
 
 
 @lru_cache(maxsize=1024)
@@ -154,7 +150,7 @@ def _packing_warnings(job: TrainingJob, architecture: Architecture) -> list[str]
     if not experts:
         return []
     whole = architecture.parameter_count
-    width = "32 bit; precision bf16 makes that 16" if job.precision in _WIDE_WEIGHTS else "16 bit"
+    width = "32 bit; precision bf16 makes that 16" if WEIGHT_DTYPE_BYTES[job.precision] == 4 else "16 bit"
     return [
         f"{job.base_quantization} packs linear layers alone: the stacked experts, {experts / 1e9:.1f} of "
         f"{whole / 1e9:.1f} billion parameters, stay in {width}"

@@ -7,7 +7,7 @@ from trainmem.model import Architecture
 from trainmem.tape.activations import ACTIVATIONS
 from trainmem.tape.families import FORWARD
 
-__all__ = ["Unsupported", "check_claims", "fully_sharded"]
+__all__ = ["Unsupported", "check_claims", "fully_sharded", "has_masters"]
 
 
 class Unsupported(Exception):
@@ -34,6 +34,11 @@ _READ_BY = {
 def fully_sharded(job: TrainingJob) -> bool:
     """Whether FSDP2 shards the parameters of the job."""
     return job.sharding.mode == "fsdp2" or job.precision == "fsdp_mp_bf16"
+
+
+def has_masters(job: TrainingJob) -> bool:
+    """Whether the optimizer updates fp32 copies of trained 16-bit weights."""
+    return job.lora is None and job.precision in ("bf16_master", "bf16_master_fp32_grads")
 
 
 def check_claims(job: TrainingJob, architecture: Architecture) -> None:
@@ -87,7 +92,7 @@ def _check_sharding(job: TrainingJob) -> None:
         raise Unsupported("sharding: the tape replays neither tensor nor pipeline parallelism")
     if sharding.offload != "none":
         raise Unsupported(f"sharding.offload: the tape does not replay {sharding.offload}")
-    if fully_sharded(job) and job.precision in ("bf16_master", "bf16_master_fp32_grads"):
+    if fully_sharded(job) and has_masters(job):
         raise Unsupported(
             f"precision: the tape does not replay {job.precision}'s master weights as FSDP2's shards"
         )

@@ -16,7 +16,7 @@ from typing import Literal
 from trainmem.buckets import BUCKETS
 from trainmem.job import BaseQuantization, Lora, Optimizer, Precision, Sharding, TrainingJob
 from trainmem.model import Architecture
-from trainmem.tape.claims import fully_sharded
+from trainmem.tape.claims import fully_sharded, has_masters
 from trainmem.tape.dims import dimensions
 from trainmem.tape.loading import load
 from trainmem.tape.optimizers import Rounding, Trainable, optimizer_step, rounding_of
@@ -281,7 +281,7 @@ def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
     dims = dimensions(job, architecture)
     itemsize = weight_itemsize(job)
     ranks = job.sharding.data_parallel if fully_sharded(job) else 0
-    masters = job.lora is None and job.precision in ("bf16_master", "bf16_master_fp32_grads")
+    masters = has_masters(job)
     fresh = compiled(structure_of(job, architecture))
     narrow = masters and job.precision == "bf16_master"
     zeros = job.zero_grad == "zeros" and not narrow

@@ -10,7 +10,7 @@ from trainmem.buckets import BUCKETS
 from trainmem.job import Lora, TrainingJob
 from trainmem.model import Architecture, Parameter
 from trainmem.model.lora import adapters
-from trainmem.tape.claims import fully_sharded
+from trainmem.tape.claims import fully_sharded, has_masters
 from trainmem.tape.creation import Creation, in_order
 from trainmem.tape.optimizers import Sink, Trainable
 from trainmem.tape.packing import Packing, packed_by_block
@@ -106,7 +106,7 @@ def load(
         packing.pack(parameters)
     if job.lora is not None:
         return _adapt(sink, architecture, job, itemsize, base, packing.biases)
-    if job.precision in ("bf16_master", "bf16_master_fp32_grads"):
+    if has_masters(job):
         for p in trainables(architecture, None, 4):
             sink.allocate(p.size_bytes, _MASTERS, "master weight", p.name)
     return Loaded(base, base)

@@ -11,7 +11,7 @@ from trainmem.buckets import BUCKETS
 from trainmem.job import Lora, TrainingJob
 from trainmem.model import Architecture
 from trainmem.recording import Recording
-from trainmem.tape.claims import fully_sharded
+from trainmem.tape.claims import fully_sharded, has_masters
 from trainmem.tape.core import SizeSpec
 from trainmem.tape.dims import dimensions
 from trainmem.tape.loading import Loaded, load, trainables
@@ -216,7 +216,7 @@ def record_by_step(job: TrainingJob, architecture: Architecture) -> Iterator[Rec
     loaded = load(recording, job, architecture, recording.empty_cache)
     recording.parameters = loaded.parameters
     recording.trainable_parameters = loaded.trainable_parameters
-    masters = job.lora is None and job.precision in ("bf16_master", "bf16_master_fp32_grads")
+    masters = has_masters(job)
     ranks = job.sharding.data_parallel if fully_sharded(job) else 0
     parameters = updated(architecture, job.lora, 4 if masters else weight_itemsize(job), ranks)
     recording.allocate(job.micro_batch * job.sequence_length * 8, _WEIGHTS, "token ids")

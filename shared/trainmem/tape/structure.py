@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from trainmem.job import ACTIVATION_DTYPE_BYTES, Lora, TrainingJob
+from trainmem.job import ACTIVATION_DTYPE_BYTES, WEIGHT_DTYPE_BYTES, Lora, TrainingJob
 from trainmem.model import Architecture
 from trainmem.model.lora import adapters
 from trainmem.tape.attention import Kernel
@@ -25,7 +25,7 @@ __all__ = [
 
 def weight_itemsize(job: TrainingJob) -> int:
     """Bytes of an element of the weights that the model computes with."""
-    return 4 if job.precision in ("fp32", "amp_bf16", "amp_fp16", "fsdp_mp_bf16") else 2
+    return WEIGHT_DTYPE_BYTES[job.precision]
 
 
 def unit_size(job: TrainingJob, architecture: Architecture) -> int:
