@@ -61,7 +61,7 @@ def main() -> None:
         progress = Progress(len(trials), out=io.StringIO())
         runner = Runner(RunFolder(Path(folder)), Settings(pretend_bytes=PRETENDED_BYTES), progress=progress)
         found = runner.run(trials)
-    harness = (found.seconds - found.worked_seconds) / found.processes
+    harness = found.harness_seconds
     work = found.worked_seconds / found.processes
     print(
         f"{found.processes} trials of {work:.1f} s: {harness:.2f} s each around them; a process started when it is "

@@ -305,6 +305,7 @@ def test_the_time_around_the_trials_is_told_apart(harness):
     summary = runner.run([trial(str(number), seconds=0.2) for number in range(3)])
     assert summary.processes == 3
     assert 3 * 0.2 <= summary.worked_seconds < summary.seconds
+    assert summary.harness_seconds == pytest.approx((summary.seconds - summary.worked_seconds) / 3)
 
 
 def test_no_worker_outlives_the_run(harness):

@@ -256,6 +256,8 @@ def test_a_second_gpu_is_refused(tmp_path: Path, where: str) -> None:
         traced(tmp_path, f"torch.ones(4, {where})\n")
     with pytest.raises(TraceError, match=r"line 3: cuda:1"):
         traced(tmp_path, "torch.ones(4).cuda(1)\n")
+    with pytest.raises(TraceError, match=r"line 3: cuda:1"):
+        traced(tmp_path, "torch.nn.Linear(4, 4).to(1)\n")
 
 
 def test_a_size_that_depends_on_values_is_said(tmp_path: Path) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from trainmem.job import TrainingJob
 from trainmem_backend.measure.sharded import build_sharded
-from trainmem_backend.workload import build_workload
+from trainmem_backend.workload import Workload, build_workload
 
 __all__ = ["build"]
 
 
-def build(job: TrainingJob, device: str, *, ranks: int = 1, room_bytes: int | None = None) -> Any:
+def build(job: TrainingJob, device: str, *, ranks: int = 1, room_bytes: int | None = None) -> Workload:
     """Model, optimizer and batch, ready for the first step, and nothing of the building left in the
     cache.
 

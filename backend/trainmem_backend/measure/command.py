@@ -115,9 +115,9 @@ def measure(request: Request) -> int:
         ", ".join(f"{count} {outcome}" for outcome, count in summary.outcomes.items()) or "nothing left to do"
     )
     if summary.processes and request.overlap == 1:
-        harness = (summary.seconds - summary.worked_seconds) / summary.processes
         _say(
-            f"{summary.seconds:.0f} s for {summary.processes} processes, {harness:.1f} s each around what they measured"
+            f"{summary.seconds:.0f} s for {summary.processes} processes, "
+            f"{summary.harness_seconds:.1f} s each around what they measured"
         )
     if summary.left:
         _say(f"{summary.left} trials left; the same command goes on with them")

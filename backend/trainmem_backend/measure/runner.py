@@ -40,6 +40,11 @@ class Summary:
     worked_seconds: float = 0.0
     processes: int = 0
 
+    @property
+    def harness_seconds(self) -> float:
+        """What the harness took around each process, where they ran one after the other."""
+        return (self.seconds - self.worked_seconds) / max(1, self.processes)
+
 
 class Runner:
     """See the module. ``worker_command`` and ``meminfo`` are replaced by tests."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,13 @@ import torch
 from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.recorder import Recorder
 
-__all__ = ["cuda_kernels", "virtual_bitsandbytes"]
+__all__ = ["cuda_kernels", "elements", "virtual_bitsandbytes"]
+
+
+def elements(parameter: torch.Tensor) -> int:
+    """How many values a weight has; of one whose values are packed two to a byte, those of its matrix."""
+    packed = getattr(parameter, "quant_state", None)
+    return math.prod(parameter.shape if packed is None else packed.shape)
 
 
 class _NativeFunction:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from importlib import metadata
-from typing import Any
 
 from trainmem.job import JobError, TrainingJob
 from trainmem.recording import Phase, Recording
 from trainmem.trace_command import untraceable
+from trainmem_backend.measure.build import build
+from trainmem_backend.trace.bitsandbytes import elements
 from trainmem_backend.trace.errors import TraceError, what_failed
 from trainmem_backend.trace.gpu import gpu_traits
 from trainmem_backend.trace.libraries import load_libraries, one_order, quiet_libraries
 from trainmem_backend.trace.repetition import append_copy, begin
 from trainmem_backend.trace.session import TraceSession, tracing
-from trainmem_backend.workload import Workload, build_workload
+from trainmem_backend.workload import Workload
 
 __all__ = ["Progress", "trace"]
 
@@ -104,7 +104,7 @@ class _JobTrace:
             last_repeats = self.repeat and step > _DISTINCT_STEPS
             if not (last_repeats and append_copy(recording, starts[-2], starts[-3], step=step)):
                 self._step(step)
-        counts = [(_elements(p), p.requires_grad) for p in self.workload.model.parameters()]
+        counts = [(elements(p), p.requires_grad) for p in self.workload.model.parameters()]
         recording.parameters = sum(count for count, _ in counts)
         recording.trainable_parameters = sum(count for count, is_trained in counts if is_trained)
         if self.recorder.managed_bytes:
@@ -158,15 +158,4 @@ def _build(job: TrainingJob) -> Workload:
     reason = untraceable(job)
     if reason is not None:
         raise JobError(reason)
-    if job.sharding.mode == "none" and job.precision != "fsdp_mp_bf16":
-        return build_workload(job)
-    from trainmem_backend.measure.sharded import build_sharded
-
-    return build_sharded(job, "cuda", real=False)
-
-
-def _elements(parameter: Any) -> int:
-    """Elements of a parameter; those of the matrix where two are packed in a byte."""
-    state = getattr(parameter, "quant_state", None)
-    count: int = parameter.numel() if state is None else math.prod(state.shape)
-    return count
+    return build(job, "cuda")

@@ -6,16 +6,14 @@ import contextlib
 import runpy
 import sys
 from collections.abc import Callable
-from math import prod
 from pathlib import Path
 from typing import TypeVar
 from unittest import mock
 
-import torch
-
 from trainmem.instant import describe_instant
 from trainmem.recording import Recording, counters
 from trainmem.units import format_bytes
+from trainmem_backend.trace.bitsandbytes import elements
 from trainmem_backend.trace.errors import TraceError, what_failed
 from trainmem_backend.trace.gpu import gpu_traits
 from trainmem_backend.trace.libraries import quiet_libraries
@@ -85,8 +83,8 @@ def trace_program(
         if cut.end is not None:
             # what the program lets go of while it unwinds is no part of the step
             del recording.events[cut.end :]
-        recording.parameters = sum(map(_elements, cut.parameters))
-        recording.trainable_parameters = sum(_elements(p) for p in cut.parameters if p.requires_grad)
+        recording.parameters = sum(map(elements, cut.parameters))
+        recording.trainable_parameters = sum(elements(p) for p in cut.parameters if p.requires_grad)
         asked = session.record_mode.answers.asked
         if asked:
             recorder.note(
@@ -96,12 +94,6 @@ def trace_program(
         recorder.recording = Recording()
     _warn_of_too_little_memory(recording, device)
     return recording
-
-
-def _elements(parameter: torch.Tensor) -> int:
-    """Of the weight as it was before bitsandbytes packed two values into a byte."""
-    packed = getattr(parameter, "quant_state", None)
-    return prod(parameter.shape if packed is None else packed.shape)
 
 
 def _warn_of_too_little_memory(recording: Recording, device: str) -> None:

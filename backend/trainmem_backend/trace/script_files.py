@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from trainmem_backend.trace.stand_ins import stand_ins
+
 __all__ = ["files_of_a_script"]
 
 
-@contextlib.contextmanager
-def files_of_a_script(note: Callable[[str], None]) -> Iterator[None]:
+def files_of_a_script(note: Callable[[str], None]) -> AbstractContextManager[None]:
     """Inside, nothing is saved or published, and what `torch.load` reads arrives on the virtual device.
 
     ``note`` is told what was not written.
@@ -24,10 +23,10 @@ def files_of_a_script(note: Callable[[str], None]) -> Iterator[None]:
     def unsaved(what: str) -> Callable[..., None]:
         return lambda *_, **__: note(f"{what} wrote nothing")
 
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(torch, "save", unsaved("torch.save")))
-        stack.enter_context(mock.patch.object(torch, "load", _loading(torch.load)))
-        for module_name, path, value in (
+    return stand_ins(
+        (
+            ("torch", "save", unsaved("torch.save")),
+            ("torch", "load", _loading(torch.load)),
             # by the functions underneath: other libraries hold on to `save_file` by name
             ("safetensors.torch", "_flatten", lambda *_, **__: {}),
             ("safetensors.torch", "serialize_file", unsaved("safetensors")),
@@ -38,14 +37,8 @@ def files_of_a_script(note: Callable[[str], None]) -> Iterator[None]:
             ("transformers.trainer", "Trainer.push_to_hub", unsaved("push_to_hub")),
             ("transformers.trainer", "Trainer._push_from_checkpoint", unsaved("push_to_hub")),
             ("peft.peft_model", "PeftModel.save_pretrained", unsaved("save_pretrained")),
-        ):
-            owner: Any = sys.modules.get(module_name)
-            *parents, own = path.split(".")
-            for parent in parents:
-                owner = getattr(owner, parent, None)
-            if hasattr(owner, own):
-                stack.enter_context(mock.patch.object(owner, own, value))
-        yield
+        )
+    )
 
 
 def _loading(load: Callable[..., Any]) -> Callable[..., Any]:

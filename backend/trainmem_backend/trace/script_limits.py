@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
-from unittest import mock
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import NoReturn
 
 from trainmem_backend.trace.errors import TraceError
+from trainmem_backend.trace.stand_ins import stand_ins
 
 __all__ = ["refusing_what_no_trace_replays"]
 
@@ -30,18 +29,9 @@ _LIMITS = (
 )
 
 
-@contextlib.contextmanager
-def refusing_what_no_trace_replays() -> Iterator[None]:
+def refusing_what_no_trace_replays() -> AbstractContextManager[None]:
     """Calls of it inside raise `TraceError`."""
-    with contextlib.ExitStack() as stack:
-        for module, path, why in _LIMITS:
-            owner: Any = sys.modules.get(module)
-            *parents, own = path.split(".")
-            for parent in parents:
-                owner = getattr(owner, parent, None)
-            if hasattr(owner, own):
-                stack.enter_context(mock.patch.object(owner, own, _refused(why)))
-        yield
+    return stand_ins((module, path, _refused(why)) for module, path, why in _LIMITS)
 
 
 def _refused(why: str) -> Callable[..., NoReturn]:

@@ -15,7 +15,7 @@ from trainmem_backend.trace.legacy_types import legacy_types
 from trainmem_backend.trace.record_mode import RecordMode
 from trainmem_backend.trace.recorder import Recorder
 from trainmem_backend.trace.virtual_autocast import autocast_aimed_at_cpu
-from trainmem_backend.trace.virtual_cuda import CPU, CUDA, VirtualCuda, is_integer
+from trainmem_backend.trace.virtual_cuda import CPU, CUDA, VirtualCuda, is_cuda, is_integer
 from trainmem_backend.trace.virtual_streams import Streams, VirtualStream
 
 __all__ = ["memory_answers", "patched_cuda"]
@@ -135,8 +135,8 @@ def _numbers_are_cuda(parse_to: Callable[..., Any]) -> Callable[..., Any]:
     """What reads the arguments of ``Tensor.to`` and ``Module.to``, for devices that are numbers."""
 
     def parse(*args: Any, **kwargs: Any) -> Any:
-        args = tuple(CUDA if is_integer(value) else value for value in args)
-        if is_integer(kwargs.get("device")):
+        args = tuple(CUDA if is_integer(value) and is_cuda(value) else value for value in args)
+        if is_integer(kwargs.get("device")) and is_cuda(kwargs["device"]):
             kwargs = {**kwargs, "device": CUDA}
         return parse_to(*args, **kwargs)
 

@@ -20,7 +20,7 @@ from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.record_mode import RecordMode
 from trainmem_backend.trace.virtual_tensors import CPU, CUDA, TensorMethods
 
-__all__ = ["CPU", "CUDA", "VirtualCuda", "is_integer"]
+__all__ = ["CPU", "CUDA", "VirtualCuda", "is_cuda", "is_integer"]
 
 _NEW_FACTORIES = {
     getattr(torch.Tensor, name)
@@ -50,8 +50,8 @@ def _named(device: Any) -> torch.device:
     return CUDA if is_integer(device) else torch.device(device)
 
 
-def _is_cuda(device: Any) -> bool:
-    """Raises `TraceError` for a second GPU, whose memory would be taken for the first one's."""
+def is_cuda(device: Any) -> bool:
+    """Whether a device is the GPU. Raises `TraceError` for a second, whose memory would be taken for the first's."""
     if device is None:
         return False
     named = _named(device)
@@ -170,7 +170,7 @@ class VirtualCuda(TorchFunctionMode):
             device = torch.utils._device.CURRENT_DEVICE
         if device is not None and _named(device).type == "meta":
             return func(*args, **kwargs)
-        where = "device" if _is_cuda(device) else "host"
+        where = "device" if is_cuda(device) else "host"
         if where == "device":
             kwargs = {**kwargs, "device": CPU}
         if kwargs.get("pin_memory"):
@@ -184,7 +184,7 @@ class VirtualCuda(TorchFunctionMode):
             return func(*args, **kwargs)
         if _named(device).type == "meta":
             return func(*args, **kwargs)
-        with self.placing("device" if _is_cuda(device) else "host"):
+        with self.placing("device" if is_cuda(device) else "host"):
             return func(*args, **{**kwargs, "device": CPU})
 
     def _to(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -209,7 +209,7 @@ class VirtualCuda(TorchFunctionMode):
         return self._move(tensor, device, dtype, copy=copy, memory_format=memory_format)
 
     def _cuda(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        _is_cuda(args[1] if len(args) > 1 else kwargs.get("device"))
+        is_cuda(args[1] if len(args) > 1 else kwargs.get("device"))
         return self._move(args[0], CUDA, None, memory_format=kwargs.get("memory_format"))
 
     def _cpu(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -227,12 +227,12 @@ class VirtualCuda(TorchFunctionMode):
         options: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
         target = tensor.dtype if dtype is None else dtype
         on_device = self._on_device(tensor)
-        if _is_cuda(device) and (move := getattr(tensor, "move_to_device", None)) is not None:
+        if is_cuda(device) and (move := getattr(tensor, "move_to_device", None)) is not None:
             # Weights that are packed by the move, also where they are on the device already.
             with self:
                 packed: torch.Tensor = move(tensor)
             return packed
-        if device is None or device.type == "meta" or _is_cuda(device) == on_device:
+        if device is None or device.type == "meta" or is_cuda(device) == on_device:
             if device is not None and device.type == "meta":
                 options["device"] = device
             return torch.Tensor.to(tensor, dtype=target, copy=copy, **options)
