@@ -46,6 +46,7 @@ def test_what_it_is_made_of_is_said(page, html):
     assert "Rule of thumb: 40 to 50B" in html
     assert "llama3.1-8b: " in html
     assert "measured on NVIDIA H200" in html
+    assert "<td>measured, H200</td>" in html
     assert in_short(page) in html
     assert "Reserved memory is still being checked" not in html
     budget = page_view(what_fits(room("spark", "80GiB"), LIKE, detail="fast"))

@@ -141,8 +141,9 @@ def _example(page: WhatFits) -> str:
             f'<tr class="{"fits" if found.fits else "short"}"><th scope="row">{escape(row.method.title)}</th>'
             f"<td>{size(found.peak_allocated_bytes)}</td><td{where}>{seen}</td><td>{fits}</td></tr>"
         )
-    machines = {row.example.measured.machine for row in page.rows if row.example and row.example.measured}
-    on = f" on {escape(', '.join(sorted(machines)).replace('NVIDIA ', ''))}" if machines else ""
+    found = [row.example.measured for row in page.rows if row.example and row.example.measured]
+    gpus = sorted({row.machine.partition(",")[0].removeprefix("NVIDIA ") for row in found})
+    on = f", {escape(', '.join(gpus))}" if gpus else ""
     rule = next(limit for limit in page.lesson if limit.method == "full")
     return (
         f"<p>The rule of thumb says {escape(rule.answer)} by full fine-tuning. What {escape(EXAMPLE)} really needs, "
