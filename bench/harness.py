@@ -4,8 +4,8 @@ Usage: python bench/harness.py [TRIALS]
 
 Each trial is a fresh process that imports torch and transformers; the next one's imports run beside the trial before
 it. The baseline beside it is what one such process takes to be ready when nobody started it early. The first
-process's imports, which overlap with nothing, are part of the figure. `trainmem measure` prints the same figure at
-the end of a run on a GPU.
+process's imports overlap with nothing and are told apart. `trainmem measure` prints the same figures at the end of a
+run on a GPU.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def main() -> None:
     harness = found.harness_seconds
     work = found.worked_seconds / found.processes
     print(
-        f"{found.processes} trials of {work:.1f} s: {harness:.2f} s each around them; a process started when it is "
-        f"needed is ready after {alone:.2f} s, {alone / harness:.1f} times as much"
+        f"{found.processes} trials of {work:.1f} s: the first was ready after {found.start_seconds:.2f} s, then "
+        f"{harness:.2f} s each around them; a process started when it is needed is ready after {alone:.2f} s, {alone / harness:.1f} times as much"
     )
 
 

@@ -305,7 +305,30 @@ def test_the_time_around_the_trials_is_told_apart(harness):
     summary = runner.run([trial(str(number), seconds=0.2) for number in range(3)])
     assert summary.processes == 3
     assert 3 * 0.2 <= summary.worked_seconds < summary.seconds
-    assert summary.harness_seconds == pytest.approx((summary.seconds - summary.worked_seconds) / 3)
+    assert 0 < summary.start_seconds < summary.seconds - summary.worked_seconds
+    around = summary.seconds - summary.start_seconds - summary.worked_seconds
+    assert summary.harness_seconds == pytest.approx(around / 3)
+
+
+def test_the_processes_of_searches_and_features_start_as_early_as_others(harness, monkeypatch):
+    """A search takes two at the least, and each feature that was never tried one."""
+    from trainmem_backend.measure import crew
+
+    started = []
+
+    class Counted(crew.WorkerProcess):
+        def __init__(self, command, environment):
+            started.append(command)
+            super().__init__(command, environment)
+
+    monkeypatch.setattr(crew, "WorkerProcess", Counted)
+    monkeypatch.setattr(crew, "workers_ready", lambda overlap, cores: (9, 9))
+    runner, _ = harness(predicted=lambda job: 3 * GIB * job.micro_batch)
+    at_the_first = []
+    runner._progress.begin = lambda name, predicted: at_the_first.append(len(started))
+    needing = trial("8-bit", job=JOB.with_(optimizer="adamw8bit"))
+    runner.run([trial("a"), needing, trial("largest", kind="largest_batch")])
+    assert at_the_first[0] == 5
 
 
 def test_no_worker_outlives_the_run(harness):

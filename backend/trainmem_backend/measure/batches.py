@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainmem_backend.measure.attempt import Attempts
-from trainmem_backend.measure.largest import Search
+from trainmem_backend.measure.largest import LEAST_TRIALS, Search
 from trainmem_backend.measure.trial import Trial
 
 __all__ = ["find_largest"]
@@ -41,7 +41,8 @@ def find_largest(trial: Trial, attempts: Attempts) -> list[dict[str, Any]]:
             options={"steps": 2, "probe": True},
             forced=True,
         )
-        attempts.crew.expect(1)
+        if len(rows) >= LEAST_TRIALS:
+            attempts.crew.expect(1)
         row = attempts.folder.row_of(probe.key) or attempts.run(probe)
         assert row is not None
         if row["outcome"] not in _FITS_OR_NOT:

@@ -116,8 +116,8 @@ def measure(request: Request) -> int:
     )
     if summary.processes and request.overlap == 1:
         _say(
-            f"{summary.seconds:.0f} s for {summary.processes} processes, "
-            f"{summary.harness_seconds:.1f} s each around what they measured"
+            f"{summary.seconds:.0f} s for {summary.processes} processes: the first was ready after "
+            f"{summary.start_seconds:.0f} s, then {summary.harness_seconds:.1f} s each around what they measured"
         )
     if summary.left:
         _say(f"{summary.left} trials left; the same command goes on with them")

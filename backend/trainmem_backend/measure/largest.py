@@ -6,8 +6,10 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["MOST_TRIALS", "Search", "predicted_largest"]
+__all__ = ["LEAST_TRIALS", "MOST_TRIALS", "Search", "predicted_largest"]
 
+LEAST_TRIALS = 2
+"""One that fits and one that does not."""
 MOST_TRIALS = 4
 _MOST_BATCHES = 1 << 16
 

@@ -20,6 +20,9 @@ def row_line(row: dict[str, Any], predicted_bytes: int | None, seconds: float) -
     """``lesson/baseline: predicted 44.4 GiB, measured 44.4 GiB, 7.1 s``, or how it ended otherwise."""
     name = f"{row.get('suite')}/{row.get('label')}"
     measured = row.get("measured") or {}
+    if row["outcome"] == "oom":
+        # torch goes on about the card and its settings for five lines more; the row has them.
+        return f"{name}: oom: {str(row.get('reason')).partition(' GPU ')[0]}"
     if row["outcome"] != "ok":
         return f"{name}: {row['outcome']}: {row.get('reason')}"
     if row.get("kind") == "largest_batch":

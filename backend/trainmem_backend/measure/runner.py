@@ -16,6 +16,7 @@ from trainmem_backend.measure.batches import find_largest
 from trainmem_backend.measure.beside import Room, grouped, run_beside
 from trainmem_backend.measure.crew import Crew
 from trainmem_backend.measure.journal import RunFolder
+from trainmem_backend.measure.largest import LEAST_TRIALS
 from trainmem_backend.measure.nvml import Nvml
 from trainmem_backend.measure.predict import Predictor
 from trainmem_backend.measure.process import WORKER_COMMAND
@@ -30,20 +31,22 @@ __all__ = ["Runner", "Summary"]
 class Summary:
     """How a run went: rows by outcome, and how many trials the deadline left for the next run.
 
-    ``seconds`` is its whole time, of which workers measured for ``worked_seconds``, ``processes`` of them;
-    where some ran beside each other, that is more than passed.
+    ``seconds`` is its whole time, of which the first worker's start took ``start_seconds``, overlapping with
+    nothing, and ``processes`` of them measured for ``worked_seconds``; where some ran beside each other, that is
+    more than passed.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
     left: int = 0
     seconds: float = 0.0
+    start_seconds: float = 0.0
     worked_seconds: float = 0.0
     processes: int = 0
 
     @property
     def harness_seconds(self) -> float:
-        """What the harness took around each process, where they ran one after the other."""
-        return (self.seconds - self.worked_seconds) / max(1, self.processes)
+        """What the harness took around each process after that start, where they ran one after the other."""
+        return (self.seconds - self.start_seconds - self.worked_seconds) / max(1, self.processes)
 
 
 class Runner:
@@ -90,10 +93,9 @@ class Runner:
             return self._summary
         began = self._clock()
         libraries = sorted({name for trial in waiting for name in trial.libraries})
-        searches = sum(trial.kind == "largest_batch" for trial in waiting)
         crew = Crew(
             self._settings,
-            total=len(waiting) - searches + 1,
+            total=self._processes(waiting),
             note=self._progress.note,
             nvml=self._nvml,
             worker_command=[*self._worker_command, *(f"--import={name}" for name in libraries)],
@@ -111,9 +113,19 @@ class Runner:
         self._summary.worked_seconds, self._summary.processes = attempts.worked_seconds, attempts.count
         return self._summary
 
+    def _processes(self, trials: Sequence[Trial]) -> int:
+        """How many workers the trials take at the least: the searches' and the features' own among them."""
+        searches = sum(trial.kind == "largest_batch" for trial in trials)
+        features: set[str] = set()
+        if self._settings.pretend_bytes is None:
+            features.update(feature for trial in trials for feature in trial.needs)
+        untried = sum(not self._folder.done(_preflight_of(feature).key) for feature in features)
+        return len(trials) + (LEAST_TRIALS - 1) * searches + untried
+
     def _run(self, trials: Sequence[Trial], attempts: Attempts) -> None:
         began = self._clock()
         device = device_of_gpu(attempts.crew.machine().facts.name)
+        self._summary.start_seconds = self._clock() - began
         trials = [trial.on(device.name if device is not None else None) for trial in trials]
         seconds = self._settings.deadline_seconds
 
@@ -168,10 +180,11 @@ class Runner:
         return None
 
     def _preflight(self, feature: str, attempts: Attempts) -> str | None:
-        trial = Trial(suite="machine", label=feature, kind="preflight", options={"feature": feature})
-        row = self._folder.row_of(trial.key)
-        if row is None:
-            attempts.crew.expect(1)
-            row = attempts.run(trial, beside=True)
+        trial = _preflight_of(feature)
+        row = self._folder.row_of(trial.key) or attempts.run(trial, beside=True)
         assert row is not None
         return None if row["outcome"] == "ok" else str(row["reason"])
+
+
+def _preflight_of(feature: str) -> Trial:
+    return Trial(suite="machine", label=feature, kind="preflight", options={"feature": feature})
