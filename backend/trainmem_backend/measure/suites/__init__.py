@@ -12,6 +12,7 @@ from trainmem_backend.measure.suites import (
     levers,
     limits,
     machine,
+    random_jobs,
     scaling,
     sharded,
     verify,
@@ -30,6 +31,7 @@ SUITES: dict[str, Callable[[], list[Trial]]] = {
     "architectures": architectures.trials,
     "limits": limits.trials,
     "sharded": sharded.trials,
+    "random": random_jobs.trials,
     "verify": verify.trials,
 }
 """Suites by name, in the order in which ``--suite all`` runs them."""
