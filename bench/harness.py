@@ -65,7 +65,8 @@ def main() -> None:
     work = found.worked_seconds / found.processes
     print(
         f"{found.processes} trials of {work:.1f} s: the first was ready after {found.start_seconds:.2f} s, then "
-        f"{harness:.2f} s each around them; a process started when it is needed is ready after {alone:.2f} s, {alone / harness:.1f} times as much"
+        f"{harness:.2f} s each around them; a process started when it is needed is ready after {alone:.2f} s, "
+        f"{alone / harness:.1f} times as much"
     )
 
 

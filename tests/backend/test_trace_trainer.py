@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -162,6 +165,25 @@ def test_the_weights_themselves_are_not_needed(
     assert without.events == with_weights.events
     assert [note for note in without.notes if "not on this machine" in note]
     assert not [note for note in with_weights.notes if "not on this machine" in note]
+
+
+def test_the_weights_are_not_needed_where_the_auto_class_is_all_that_a_script_imports(tmp_path: Path) -> None:
+    """In a process of its own: here other tests have long imported what transformers loads by name."""
+    AutoConfig.for_model("llama", **CONFIG).save_pretrained(tmp_path / "weights")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nfrom transformers import AutoModelForCausalLM\n"
+        "model = AutoModelForCausalLM.from_pretrained('weights').cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(3):\n"
+        "    ids = torch.randint(0, 1000, (2, 64), device='cuda')\n"
+        "    model(input_ids=ids, labels=ids).loss.backward()\n"
+        "    optimizer.step()\n"
+    )
+    command = [sys.executable, "-m", "trainmem", "trace", "--json", script.name]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["parameters"] == PARAMETERS
 
 
 def test_checkpoints_of_the_trainer_are_not_written(

@@ -8,6 +8,7 @@ Where a release lacks one of them, the program reads its weights as it would wit
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,8 +19,9 @@ import torch
 
 from trainmem_backend.trace.errors import TraceError
 
-__all__ = ["weights_without_values"]
+__all__ = ["load_hook_points", "weights_without_values"]
 
+_MODELING, _LOADING = "transformers.modeling_utils", "transformers.core_model_loading"
 _NOT_HERE = "not here.safetensors"
 _FLOATING = {
     "F64": torch.float64,
@@ -50,11 +52,23 @@ class _Stored:
         return whole if index is Ellipsis else whole[index]
 
 
+def load_hook_points() -> None:
+    """Import where the hooks go, if transformers is in use, before a virtual GPU is in place.
+
+    It imports its own modules when a name of them is first asked for: `AutoModelForCausalLM` alone brings none of
+    these, and hooks that find nothing would leave `from_pretrained` to look for the files.
+    """
+    if "transformers" in sys.modules:
+        for name in (_MODELING, _LOADING):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+
+
 @contextlib.contextmanager
 def weights_without_values(note: Callable[[str], None]) -> Iterator[None]:
     """`from_pretrained` inside reads no weights; ``note`` is told of those that are not on this machine."""
-    modeling = sys.modules.get("transformers.modeling_utils")
-    loading = sys.modules.get("transformers.core_model_loading")
+    modeling = sys.modules.get(_MODELING)
+    loading = sys.modules.get(_LOADING)
     find = getattr(modeling, "_get_resolved_checkpoint_files", None)
     load = getattr(getattr(modeling, "PreTrainedModel", None), "_load_pretrained_model", None)
     read = getattr(loading, "_materialize_copy", None)

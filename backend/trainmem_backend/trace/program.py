@@ -19,7 +19,7 @@ from trainmem_backend.trace.gpu import gpu_traits
 from trainmem_backend.trace.libraries import quiet_libraries
 from trainmem_backend.trace.memory_counters import MemoryCounters
 from trainmem_backend.trace.phases import EndOfTraceError, StepCutter
-from trainmem_backend.trace.pretrained import weights_without_values
+from trainmem_backend.trace.pretrained import load_hook_points, weights_without_values
 from trainmem_backend.trace.script_host import scripted
 from trainmem_backend.trace.script_imports import load_what_it_names
 from trainmem_backend.trace.session import tracing
@@ -64,6 +64,7 @@ def trace_program(
     say what a replay had to make up, such as the values of ``loss.item()``. Raises `TraceError` where the
     program never stepped an optimizer, and lets its own errors through.
     """
+    load_hook_points()
     with tracing(gpu_traits(device)) as session:
         recorder = session.recorder
         cut = StepCutter(session, steps, progress or (lambda share: None))
