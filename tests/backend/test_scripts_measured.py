@@ -1,0 +1,39 @@
+"""Whole scripts, as people write them, against what the same files took on an H200.
+
+Each was run on the GPU with random weights of the model's shape until it ended, and `torch.cuda.max_memory_allocated`
+and `max_memory_reserved` were read. Here they run with no GPU and a config.json alone.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmem.model.catalogue import find
+from trainmem.recording import counters
+from trainmem_backend.trace.program import trace_script
+
+pytestmark = pytest.mark.torch
+
+SCRIPTS = Path(__file__).parents[1] / "data" / "scripts"
+RUNS: list[dict[str, Any]] = json.loads((SCRIPTS / "measured.json").read_text())["runs"]
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run['script'].removesuffix('.py')}-{run['model']}")
+def test_a_script_takes_what_it_took(
+    run: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in ("random_tokens.py", run["script"]):
+        shutil.copy(SCRIPTS / file, tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(dict(find(run["model"]).config)))
+    monkeypatch.chdir(tmp_path)
+    recording = trace_script(tmp_path / run["script"], ["model"], device="h200")
+    found = counters(recording)
+    # Every tensor is the same; which block the allocator left unsplit may not be.
+    assert max(found.allocated) == pytest.approx(run["peak_allocated_bytes"], rel=0.001)
+    assert max(found.reserved) == pytest.approx(run["peak_reserved_bytes"], rel=0.001)
