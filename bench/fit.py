@@ -2,8 +2,8 @@
 
 Usage: python bench/fit.py [DEVICE ...]
 
-"cold" is a process that has answered nothing yet, imports apart; "again" is the same page once more. Every figure
-that the page shows is read. At the page's own settings its borders are published, so that it is exact at once: it
+"cold" is a process that has answered nothing yet, imports apart; "again" is the same page once more. The page is
+written out as the app shows it. At the page's own settings its borders are published, so that it is exact at once: it
 is to take 300 ms at most, cold or not. At other settings the fast page comes first, which is to take no longer, and
 "exact" asks the allocator about every border. Times of the processor count where other work shares the machine.
 """
@@ -22,18 +22,17 @@ from trainmem.fit import plans, room, what_fits
 from trainmem.fit.published import PAGE
 from trainmem.fit.report import limits_of
 from trainmem.job import TrainingJob
+from trainmem_space.views.fit import page_view
 part, name = sys.argv[1:]
 at, other = room(name), PAGE.with_(micro_batch=2)
 job = TrainingJob(model="llama2-7b", micro_batch=4, sequence_length=4096, device=name)
-def page(like, detail):
-    for row in what_fits(at, like, detail=detail).rows:
-        for size in (row.catalogue.largest, row.example, *row.members):
-            if size is not None and (size.measured or size not in row.members):
-                size.peak_instant, size.peak_allocated_bytes, size.predicted_bytes
+def page(like, detail, family="llama3"):
+    page_view(what_fits(at, like, family=family, detail=detail))
 work = {
     "page": lambda: page(PAGE, "exact"),
     "other": lambda: page(other, "fast"),
     "none": lambda: page(PAGE.with_(micro_batch=8, checkpointing="none"), "fast"),
+    "gemma3": lambda: page(other, "fast", "gemma3"),
     "other exact": lambda: page(other, "exact"),
     "plan": lambda: plans(job, at, "fast"),
     "plan exact": lambda: plans(job, at, "exact"),
@@ -48,6 +47,7 @@ PARTS = {
     "page": "page",
     "other": "page at batch 2, fast",
     "none": "page at batch 8 without checkpoints, fast",
+    "gemma3": "page of Gemma 3 at batch 2, fast",
     "other exact": "page at batch 2, exact",
     "plan": "plan, fast",
     "plan exact": "plan, exact",

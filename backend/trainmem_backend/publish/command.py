@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import trainmem
-from trainmem.results import ENGINES, Predictions, predictions, published_rows
+from trainmem.results import ENGINES, Predictions, forget_published_rows, predictions, published_rows
 from trainmem_backend.publish.answers import predict
 from trainmem_backend.publish.card import accuracy_table
 from trainmem_backend.publish.folder import bundle, predictions_text, push, write_folder
@@ -38,7 +38,7 @@ def publish(
     package = Path(trainmem.__file__).parent / "measured"
     if bundle_name is not None:
         _say(f"bundled: {bundle(fresh.rows, package, bundle_name)}")
-        published_rows.cache_clear()
+        forget_published_rows()
         merged = merge([published_rows()])
         merged.refused += fresh.refused
     elif bundled:

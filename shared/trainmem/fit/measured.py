@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
+from typing import Any
 
 from trainmem.job import JobError, TrainingJob
 from trainmem.model import resolve
 from trainmem.model.catalogue import find
-from trainmem.recording import without_collections
-from trainmem.results import MeasuredRow, published_rows
+from trainmem.results import MeasuredRow, published_rows_where
 from trainmem.results.plausible import device_of_gpu
 
 __all__ = ["canonical", "largest_batch_row", "rows_of", "step_rows"]
@@ -46,21 +46,25 @@ _ENDED = ("ok", "oom")
 """Outcomes that say something of the job; the others were stopped, or not run at all."""
 
 
-@cache
-def _step_rows() -> tuple[tuple[TrainingJob, MeasuredRow], ...]:
-    """The measured steps that ended, with their jobs as they were written."""
-    with without_collections():
-        return tuple(
-            (row.job, row)
-            for row in published_rows()
-            if row.job is not None and row.kind == "step" and row.outcome in _ENDED
-        )
+def _is_step(data: Mapping[str, Any]) -> bool:
+    """Whether a row, as JSON, is a measured step that ended."""
+    return data.get("kind", "step") == "step" and data.get("outcome", "ok") in _ENDED
+
+
+def _job_of(row: MeasuredRow) -> TrainingJob:
+    assert row.job is not None
+    return row.job
 
 
 @cache
 def _of_model(model: str | None) -> dict[TrainingJob, tuple[MeasuredRow, ...]]:
-    """The rows of one model by their jobs as keys; configs of others need not be read."""
-    return _by_key(pair for pair in _step_rows() if (_known_name(pair[0].model) or pair[0].model) == model)
+    """The rows of one model by their jobs as keys; those of others, and their configs, need not be read."""
+
+    def is_its(data: Mapping[str, Any]) -> bool:
+        name = data["job"].get("model") if _is_step(data) else None
+        return _is_step(data) and (_known_name(name) or name) == model
+
+    return _by_key((_job_of(row), row) for row in published_rows_where(is_its))
 
 
 def _by_key(
@@ -81,9 +85,9 @@ def rows_of(job: TrainingJob) -> tuple[MeasuredRow, ...]:
 @cache
 def _largest_batches() -> dict[TrainingJob, tuple[MeasuredRow, ...]]:
     return _by_key(
-        (row.job.with_(micro_batch=1), row)
-        for row in published_rows()
-        if row.job is not None and row.kind == "largest_batch" and row.measured.get("proved")
+        (_job_of(row).with_(micro_batch=1), row)
+        for row in published_rows_where(lambda data: data.get("kind") == "largest_batch")
+        if row.measured.get("proved")
     )
 
 
@@ -98,6 +102,7 @@ def largest_batch_row(job: TrainingJob, device: str) -> MeasuredRow | None:
 
 def step_rows() -> Iterator[tuple[TrainingJob, MeasuredRow]]:
     """Every measured step with its job as a key."""
-    for job, rows in _by_key(_step_rows()).items():
+    found = ((_job_of(row), row) for row in published_rows_where(_is_step))
+    for job, rows in _by_key(found).items():
         for row in rows:
             yield job, row

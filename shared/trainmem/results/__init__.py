@@ -6,7 +6,14 @@ from trainmem.results.band import Band, band
 from trainmem.results.flops import step_flops
 from trainmem.results.likeness import Support, error_text, support, typical_error
 from trainmem.results.plausible import refusals, throughput_doubt
-from trainmem.results.published import Prediction, Predictions, predictions, published_rows
+from trainmem.results.published import (
+    Prediction,
+    Predictions,
+    forget_published_rows,
+    predictions,
+    published_rows,
+    published_rows_where,
+)
 from trainmem.results.row import (
     KINDS,
     OUTCOMES,
@@ -37,9 +44,11 @@ __all__ = [
     "accuracy",
     "band",
     "error_text",
+    "forget_published_rows",
     "points",
     "predictions",
     "published_rows",
+    "published_rows_where",
     "read_row",
     "read_rows",
     "refusals",

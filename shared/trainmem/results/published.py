@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -11,14 +11,16 @@ from typing import Any
 
 from trainmem.job import TrainingJob
 from trainmem.results.likeness import traits
-from trainmem.results.row import MeasuredRow, RowError, read_rows
+from trainmem.results.row import MeasuredRow, RowError, read_row
 
 __all__ = [
     "PREDICTIONS_SCHEMA",
     "Prediction",
     "Predictions",
+    "forget_published_rows",
     "predictions",
     "published_rows",
+    "published_rows_where",
     "read_predictions",
 ]
 
@@ -120,13 +122,26 @@ def _job(row: MeasuredRow) -> TrainingJob:
 @cache
 def published_rows() -> tuple[MeasuredRow, ...]:
     """Every row bundled with the package, file by file in the order of their names."""
+    return tuple(read_row(data) for data in _published_objects())
+
+
+def published_rows_where(keep: Callable[[Mapping[str, Any]], bool]) -> Iterator[MeasuredRow]:
+    """The rows whose JSON objects ``keep`` agrees to; to read the jobs of all takes longer than a page may."""
+    return (read_row(data) for data in _published_objects() if keep(data))
+
+
+def forget_published_rows() -> None:
+    """Read the files again when rows are next asked for: they have changed."""
+    _published_objects.cache_clear()
+    published_rows.cache_clear()
+
+
+@cache
+def _published_objects() -> tuple[Mapping[str, Any], ...]:
     folder = resources.files("trainmem").joinpath("measured")
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".jsonl"))
-    return tuple(
-        row
-        for name in names
-        for row in read_rows(folder.joinpath(name).read_text(encoding="utf-8"), source=name)
-    )
+    texts = [folder.joinpath(name).read_text(encoding="utf-8") for name in names]
+    return tuple(json.loads(line) for text in texts for line in text.splitlines())
 
 
 @cache
