@@ -105,3 +105,25 @@ def test_cudnn_attention_makes_a_log_sum_exp_where_a_gradient_is_wanted(trains: 
     rows = 2 * 4 * ROWS
     made = [event for event in events if event > 0]
     assert made == [8, 8, 2 * rows * WIDTH, *([4 * rows] if trains else []), 256]
+
+
+@pytest.mark.parametrize(
+    ("length", "stride", "copied_row"),
+    [(24, 24, None), (20, 20, 24), (20, 24, None), (24, 28, 32)],
+    ids=["even", "uneven", "filled up before", "rows of an uneven tensor"],
+)
+def test_efficient_attention_fills_up_the_rows_of_a_bias(
+    length: int, stride: int, copied_row: int | None
+) -> None:
+    """To whole 8 elements, where its strides are not."""
+
+    def make() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(1, 2, length, 16, device="cuda"), torch.zeros(1, 1, length, stride, device="cuda")
+
+    def run(made: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        query, bias = made
+        return torch.nn.functional.scaled_dot_product_attention(query, query, query, bias[..., :length])
+
+    events, _ = recorded(make, run)
+    copy = [] if copied_row is None else [4 * length * copied_row]
+    assert [event for event in events if event > 8][: len(copy) + 1] == [*copy, 4 * 2 * length * 16]

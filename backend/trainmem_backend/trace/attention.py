@@ -190,9 +190,11 @@ def _additive(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | N
 
 
 def _padded_bias(bias: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """preprocess_mask: rows are padded to 16 elements, cut back to a view, and expanded to all heads."""
-    length = bias.shape[-1]
-    extra = -length % 16
-    if extra:
-        bias = torch.nn.functional.pad(bias, [0, extra])[..., :length]
+    """preprocess_mask (ATen/native/transformers/attention.cpp): a view of rows filled up to whole 8 elements.
+
+    It looks at the strides, so that a view of rows filled up before is taken as it is.
+    """
+    length, (*outer, innermost) = bias.shape[-1], bias.stride()
+    if innermost != 1 or any(stride % 8 for stride in outer):
+        bias = torch.nn.functional.pad(bias, [0, 8 - length % 8])[..., :length]
     return bias.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])

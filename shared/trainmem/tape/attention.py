@@ -69,7 +69,7 @@ def scaled_dot_product(
 def _bias(tape: Tape, itemsize: int, *, padded: bool) -> tuple[Tensor, ...]:
     """convert_boolean_attn_mask: 0 or minus infinity in the dtype of q, for every query of the batch.
 
-    ``padded``: the memory-efficient kernel wants rows of whole 16 elements; pad_bias copies others, so that of
+    ``padded``: the memory-efficient kernel wants rows of whole 8 elements; pad_bias copies others, so that of
     the two tensors answered one has no bytes.
     """
     zero = tape.alloc((), itemsize, "attention bias")

@@ -47,7 +47,7 @@ def dimensions(job: TrainingJob, architecture: Architecture) -> dict[str, int]:
         "one": 1,
         "s_plus_1": s + 1,
         "d_round8": -(-d // 8) * 8,
-        "s_round16": -(-s // 16) * 16,
+        "s_round8": -(-s // 8) * 8,
         "s_round32": -(-s // 32) * 32,
         "s_round128": -(-s // 128) * 128,
         "d_flash": -(-d // 32) * 32 if d <= 128 else -(-d // 64) * 64,

@@ -50,15 +50,15 @@ def _blocks(capability: int, width: int, itemsize: int, drops: bool) -> tuple[in
 
 
 def bias_whole(d: Dims, itemsize: int) -> int:
-    """The bias, where its rows are whole 16 elements."""
-    return 0 if d["s"] % 16 else itemsize * d["b"] * d["s"] ** 2
+    """The bias, where its rows are whole 8 elements."""
+    return 0 if d["s"] % 8 else itemsize * d["b"] * d["s"] ** 2
 
 
 def bias_uneven(d: Dims, itemsize: int) -> int:
     """The same where they are not, before they are filled up."""
-    return itemsize * d["b"] * d["s"] ** 2 if d["s"] % 16 else 0
+    return itemsize * d["b"] * d["s"] ** 2 if d["s"] % 8 else 0
 
 
 def bias_filled(d: Dims, itemsize: int) -> int:
-    """The same with its rows filled up to whole 16 elements."""
-    return itemsize * d["b"] * d["s"] * d["s_round16"] if d["s"] % 16 else 0
+    """The same with its rows filled up to whole 8 elements."""
+    return itemsize * d["b"] * d["s"] * d["s_round8"] if d["s"] % 8 else 0
