@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -131,6 +132,7 @@ def virtual_liger() -> Iterator[None]:
             name: fuser(name) for name in _FUSED_MODELS.split()
         }
         for module in (package, transformers_part, patches):
+            module.__spec__ = ModuleSpec(module.__name__, None)
             stack.callback(_restore_module, module.__name__, sys.modules.get(module.__name__))
             sys.modules[module.__name__] = module
         yield

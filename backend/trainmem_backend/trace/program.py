@@ -15,6 +15,7 @@ from trainmem.recording import Recording, counters
 from trainmem.units import format_bytes
 from trainmem_backend.trace.bitsandbytes import elements
 from trainmem_backend.trace.errors import TraceError, what_failed
+from trainmem_backend.trace.flash_attention import virtual_flash_attention
 from trainmem_backend.trace.gpu import gpu_traits
 from trainmem_backend.trace.libraries import quiet_libraries
 from trainmem_backend.trace.memory_counters import MemoryCounters
@@ -74,6 +75,7 @@ def trace_program(
             memory_answers(counters.functions()),
             scripted(recorder.note),
             weights_without_values(recorder.note),
+            virtual_flash_attention(session.record_mode.traits.multiprocessors, recorder.note),
             cut.watching(),
             contextlib.suppress(EndOfTraceError),
         ):

@@ -17,8 +17,10 @@ _FSDP1 = "FullyShardedDataParallel (FSDP1) is not replayed; torch's fully_shard 
 _ACCELERATE = (
     "accelerate's FSDP is not replayed; torch's fully_shard (FSDP2), called by the script itself, is"
 )
+_LIGER = "of Liger's kernels only the loss is replayed, and of a job alone (--loss liger_fused); trace without them"
 _LIMITS = (
     ("accelerate.accelerator", "fsdp2_prepare_model", _ACCELERATE),
+    ("transformers.trainer", "apply_liger_kernel", _LIGER),
     ("torch.nn.attention.flex_attention", "flex_attention", _FLEX),
     ("transformers.integrations.flex_attention", "flex_attention", _FLEX),
     ("transformers.integrations.flex_attention", "WrappedFlexAttention", _FLEX),

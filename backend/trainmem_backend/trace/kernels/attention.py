@@ -8,7 +8,7 @@ import torch
 
 from trainmem_backend.trace.kernels.registry import KernelCall, rule
 
-__all__: list[str] = []
+__all__ = ["key_splits"]
 
 
 @rule("_scaled_dot_product_cudnn_attention")
@@ -59,10 +59,12 @@ def _flash_forward(call: KernelCall) -> Any:
     query, key = call.args[0], call.args[1]
     recorder.watch(result[0])
     recorder.watch(result[1])
-    splits = 1 if call.argument(3, "dropout_p", 0.0) else _key_splits(call, query, key)
+    batch, heads, length, width = query.shape
+    splits = 1
+    if not call.argument(3, "dropout_p", 0.0):
+        splits = key_splits(batch * heads, length, key.shape[2], width, call.traits.multiprocessors)
     partial = []
     if splits > 1:
-        batch, heads, length, width = query.shape
         rows = splits * batch * heads * length
         partial = [recorder.allocate(4 * rows), recorder.allocate(4 * rows * _rounded_width(width))]
     recorder.watch(result[6], 16)
@@ -77,13 +79,15 @@ def _rounded_width(width: int) -> int:
     return -(-width // unit) * unit
 
 
-def _key_splits(call: KernelCall, query: torch.Tensor, key: torch.Tensor) -> int:
-    """num_splits_heuristic of FlashAttention 2: the fewest splits within 85% of the best use of the GPU."""
-    batch, heads, length, width = query.shape
+def key_splits(heads: int, queries: int, keys: int, width: int, multiprocessors: int) -> int:
+    """num_splits_heuristic of FlashAttention 2: the fewest splits within 85% of the best use of the GPU.
+
+    ``heads`` are those of all sequences together.
+    """
     block_keys = 256 if width <= 64 else 128 if width <= 128 else 64
-    key_blocks = -(-key.shape[2] // block_keys)
-    blocks = batch * heads * -(-length // 64)
-    slots = 2 * call.traits.multiprocessors
+    key_blocks = -(-keys // block_keys)
+    blocks = heads * -(-queries // 64)
+    slots = 2 * multiprocessors
     if blocks >= 0.8 * slots:
         return 1
     most = min(128, slots, key_blocks)
