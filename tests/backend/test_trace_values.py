@@ -57,7 +57,7 @@ def test_writing_in_place_is_followed_until_it_is_with_something_unknown() -> No
 
 
 def test_random_and_unwritten_values_are_not_known(session: TraceSession) -> None:
-    known = session.record_mode.answers._exact
+    known = session.record_mode.answers.exact
     for tensor in (
         torch.randint(0, 9, (4,), device="cuda"),
         torch.empty(4, dtype=torch.int64, device="cuda"),
@@ -78,7 +78,7 @@ def test_a_tensor_of_another_size_or_dtype_is_not_what_it_was() -> None:
 
 
 def test_copies_go_with_their_tensors(session: TraceSession) -> None:
-    known = session.record_mode.answers._exact
+    known = session.record_mode.answers.exact
     for number in range(2000):
         assert torch.full((3,), number, device="cuda").sum().item() == 3 * number
     assert len(known._copies) < 1000
