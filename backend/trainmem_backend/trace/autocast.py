@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["cuda_autocast"]
+__all__ = ["cuda_autocast", "forget_casts", "lower_precision"]
 
 _FP32 = """
 acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
@@ -28,6 +29,7 @@ linalg_matrix_norm.str_ord sum sum.dim_IntList
 """
 _LOWER = """
 prelu addmv addr mv einsum chain_matmul linalg_multi_dot convolution _convolution
+_thnn_fused_lstm_cell _thnn_fused_gru_cell
 """
 _PROMOTE = """
 addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
@@ -81,6 +83,42 @@ def _lower(op: Any) -> Callable[..., Any]:
             return op(*(_cast(value, dtype) for value in args), **kwargs)
 
     return kernel
+
+
+_CASTS: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
+
+
+def forget_casts() -> None:
+    """The outermost autocast ends: the weights' casts that `lower_precision` made are dropped."""
+    _CASTS.clear()
+
+
+@contextlib.contextmanager
+def lower_precision(values: Sequence[torch.Tensor | None]) -> Iterator[Sequence[Any]]:
+    """Under autocast the arguments of an op of the lower-precision list, cast, and no autocast inside.
+
+    Casts of weights are made once (cached_cast in autocast_mode.cpp).
+    """
+    if not torch.is_autocast_enabled("cpu"):
+        yield values
+        return
+    dtype = torch.get_autocast_dtype("cpu")
+    with torch._C._ExcludeDispatchKeyGuard(_OFF):
+        yield [_cached_cast(value, dtype) for value in values]
+
+
+def _cached_cast(value: Any, dtype: torch.dtype) -> Any:
+    if (
+        not _eligible(value)
+        or not (value.dtype is torch.float32 and value.requires_grad and value.is_leaf)
+        or not torch.is_autocast_cache_enabled()
+    ):
+        return _cast(value, dtype)
+    known = _CASTS.get(id(value))
+    if known is None or known[0]() is not value or known[1].dtype is not dtype:
+        known = weakref.ref(value), _cast(value, dtype)
+        _CASTS[id(value)] = known
+    return known[1]
 
 
 def _promote(op: Any) -> Callable[..., Any]:

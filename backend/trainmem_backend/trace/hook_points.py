@@ -12,6 +12,8 @@ __all__ = ["require_hook_points", "versions"]
 _OLDEST = {"torch": (2, 11), "transformers": (5, 17)}
 _HOOK_POINTS = (
     "torch.utils._python_dispatch:_get_current_dispatch_mode_stack",
+    "torch._prims_common:suggest_memory_format",
+    "torch._C:_get_cudnn_enabled",
     "torch._C:_storage_Use_Count",
     "torch._C:_current_autograd_node",
     "torch._C:_current_graph_task_id",
@@ -26,6 +28,7 @@ _HOOK_POINTS = (
     "torch._C:_DisableTorchDispatch",
     "torch._C:DisableTorchFunction",
     "torch:Tensor._use_count",
+    "torch:_pad_packed_sequence",
     "torch.autograd:_engine_run_backward",
     "torch.autograd.graph:_engine_run_backward.__code__",
     "torch.library:fallthrough_kernel",

@@ -23,12 +23,6 @@ class EndOfTraceError(BaseException):
     """Ends a program after its last step; no ``except Exception`` of the program holds it."""
 
 
-_RNN = (
-    "the model has recurrent layers (nn.RNN, nn.LSTM or nn.GRU), which a GPU runs in cuDNN; its reserve space and "
-    "workspace are not modelled, so their figures are not exact"
-)
-
-
 class StepCutter:
     """A step begins with the first forward after an optimizer's step.
 
@@ -113,8 +107,6 @@ class StepCutter:
         self._known |= {id(part) for part in module.modules()}
         self._attribution.name(module)
         self._bucketing.weights(module)
-        if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
-            self._recorder.warn(_RNN)
         known = {id(parameter) for parameter in self.parameters}
         self.parameters += [p for p in module.parameters() if id(p) not in known]
 

@@ -24,6 +24,7 @@ from trainmem_backend.trace.record_mode import RecordMode
 from trainmem_backend.trace.recorder import Recorder
 from trainmem_backend.trace.virtual_answers import patched_cuda
 from trainmem_backend.trace.virtual_cuda import VirtualCuda
+from trainmem_backend.trace.virtual_cudnn import virtual_cudnn
 
 __all__ = ["TraceSession", "tracing"]
 
@@ -68,6 +69,7 @@ def _tracing(traits: GpuTraits) -> Iterator[TraceSession]:
         stack.enter_context(cuda_autocast())
         stack.enter_context(cuda_composites(session.record_mode))
         stack.enter_context(patched_cuda(session.cuda))
+        stack.enter_context(virtual_cudnn())
         stack.enter_context(patched_libraries())
         stack.enter_context(session.record_mode.attribution.watching())
         stack.enter_context(virtual_modules(fake_mode))

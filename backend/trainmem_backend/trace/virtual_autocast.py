@@ -9,6 +9,7 @@ from unittest import mock
 
 import torch
 
+from trainmem_backend.trace.autocast import forget_casts
 from trainmem_backend.trace.recorder import Recorder
 
 __all__ = ["autocast_aimed_at_cpu"]
@@ -64,6 +65,7 @@ def autocast_aimed_at_cpu(recorder: Recorder) -> Iterator[None]:
         """The cache is a hash table of addresses: on a GPU, too, the order of its end differs every time."""
         with recorder.freeing_in_order():
             clear()
+            forget_casts()
 
     instead: dict[str, Any] = {
         "clear_autocast_cache": clear_in_order,

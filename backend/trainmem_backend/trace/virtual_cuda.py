@@ -18,6 +18,7 @@ from torch.utils._device import _device_constructors
 
 from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.record_mode import RecordMode
+from trainmem_backend.trace.recurrent import RecurrentOps
 from trainmem_backend.trace.virtual_tensors import CPU, CUDA, TensorMethods
 
 __all__ = ["CPU", "CUDA", "VirtualCuda", "is_cuda", "is_integer"]
@@ -85,6 +86,7 @@ class VirtualCuda(TorchFunctionMode):
             torch.Tensor.__setitem__: self._at_index,
         }
         self._handlers |= TensorMethods(record_mode, self._on_device, self._move).handlers()
+        self._handlers |= RecurrentOps(record_mode, self._on_device).handlers()
         for factory in factories:
             self._handlers[factory] = self._factory
         for factory in _NEW_FACTORIES | _LIKE_FACTORIES:
