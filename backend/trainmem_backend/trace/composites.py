@@ -1,4 +1,4 @@
-"""Composite ops that take another path on CUDA: attention, dropout and RMS normalisation."""
+"""Composite ops that take another path on CUDA: attention, dropout, RMS and group normalisation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _FusedRmsNorm(torch.autograd.Function):
 
 @contextlib.contextmanager
 def cuda_composites(record_mode: RecordMode) -> Iterator[None]:
-    """Inside, `scaled_dot_product_attention`, `dropout` and `rms_norm` become the ops that CUDA runs."""
+    """Inside, attention, dropout and some normalisations become the ops that CUDA runs."""
 
     traits = record_mode.traits
 
@@ -103,6 +103,23 @@ def cuda_composites(record_mode: RecordMode) -> Iterator[None]:
         scale = torch.rsqrt(wide.pow(2).mean(dims, keepdim=True).add_(smallest))
         return wide.mul(scale).mul(weight).type_as(tensor)
 
+    def group_norm(
+        tensor: torch.Tensor,
+        num_groups: int,
+        weight: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        eps: float = 1e-5,
+        cudnn_enabled: bool = True,
+    ) -> torch.Tensor:
+        """at::group_norm: CUDA's kernel knows no channels-last (group_norm.cpp)."""
+        rows, channels = tensor.shape[:2]
+        inner = tensor.shape[2:].numel()
+        whole = tensor.contiguous()
+        result: torch.Tensor = aten.native_group_norm(
+            whole, weight, bias, rows, channels, inner, num_groups, eps
+        )[0]
+        return result
+
     library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
@@ -111,6 +128,7 @@ def cuda_composites(record_mode: RecordMode) -> Iterator[None]:
                 library.impl("scaled_dot_product_attention", attention, key)
                 library.impl("dropout", dropout, key)
                 library.impl("rms_norm", rms_norm, key)
+                library.impl("group_norm", group_norm, key)
         yield
     finally:
         library._destroy()

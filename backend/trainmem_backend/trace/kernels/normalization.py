@@ -17,7 +17,6 @@ _OF_ROWS = (torch.ops.aten.native_layer_norm.default, torch.ops.aten._fused_rms_
 
 @rule(
     "native_layer_norm",
-    "native_group_norm",
     "_fused_rms_norm",
     "native_batch_norm",
     "_native_batch_norm_legit",
@@ -30,6 +29,35 @@ def _statistics_in_fp32(call: KernelCall) -> Any:
     for statistic in result[1:]:
         call.recorder.watch(statistic, max(4, statistic.element_size()) * statistic.numel())
     call.recorder.free(copy)
+    return result
+
+
+@rule("native_group_norm.default")
+def _group_norm(call: KernelCall) -> Any:
+    """Statistics in the input's dtype, or the weight's, and while it runs a scale and a shift for every channel.
+
+    16-bit inputs have statistics in fp32 besides (group_norm_kernel.cu).
+    """
+    result, mean, _ = call.result()
+    values, weight = call.args[:2]
+    dtype = values.dtype if weight is None else weight.dtype
+    rows, channels = call.args[3:5]
+    statistics = [values.new_empty(mean.shape, dtype=dtype) for _ in range(2)]
+    call.outputs((result, *statistics))
+    narrow = [4 * mean.numel()] * 2 if values.element_size() < 4 else []
+    wide = max(4, values.element_size())
+    call.recorder.scratch(*narrow, wide * rows * channels, wide * rows * channels)
+    return result, *statistics
+
+
+@rule("native_group_norm_backward.default")
+def _group_norm_backward(call: KernelCall) -> Any:
+    """Sums over every channel, then what a group and a channel are scaled by (group_norm_kernel.cu)."""
+    result = call.outputs(call.result())
+    values, (rows, channels), groups = call.args[1], call.args[5:7], call.args[8]
+    wide = max(4, values.element_size())
+    of_channels, of_groups = wide * rows * channels, wide * rows * groups
+    call.recorder.scratch(of_channels, of_channels, of_groups, of_groups, of_channels)
     return result
 
 
