@@ -186,6 +186,27 @@ def test_the_weights_are_not_needed_where_the_auto_class_is_all_that_a_script_im
     assert json.loads(done.stdout)["parameters"] == PARAMETERS
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, ["31.25 MiB"]),
+        ({"eval_accumulation_steps": 4}, []),
+        ({"prediction_loss_only": True}, []),
+        ({"eval_strategy": "no"}, []),
+    ],
+    ids=["kept", "given to the host", "losses alone", "no evaluation"],
+)
+def test_logits_that_an_evaluation_keeps_are_said(
+    weights: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], said: list[str]
+) -> None:
+    """64 rows of 128 tokens with 1,000 scores each, which accelerate hands on in fp32."""
+    measured = "train_dataset=Data(), eval_dataset=Data(), compute_metrics=lambda found: {}"
+    monkeypatch.setitem(globals(), "TRAIN", TRAIN.replace("train_dataset=Data()", measured))
+    recording, _ = steady(weights, monkeypatch, MODEL, **{"bf16": True, "eval_strategy": "epoch", **settings})
+    notes = [note for note in recording.notes if "evaluation keeps" in note]
+    assert [size in note for note, size in zip(notes, said, strict=True)] == [True] * len(said)
+
+
 def test_checkpoints_of_the_trainer_are_not_written(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

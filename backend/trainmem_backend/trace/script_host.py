@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.data import DataLoader
 
 from trainmem_backend.trace.errors import TraceError
+from trainmem_backend.trace.evaluation import telling_of_evaluation
 from trainmem_backend.trace.one_process import one_process
 from trainmem_backend.trace.script_files import files_of_a_script
 from trainmem_backend.trace.script_limits import refusing_what_no_trace_replays
@@ -87,6 +88,7 @@ def scripted(note: Callable[[str], None]) -> Iterator[None]:
         stack.enter_context(mock.patch.object(threading, "excepthook", thread_failed))
         stack.enter_context(refusing_what_no_trace_replays())
         stack.enter_context(one_process(note))
+        stack.enter_context(telling_of_evaluation(note))
         for owner in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
             stack.enter_context(mock.patch.object(owner, "spawn", spawned))
         stack.enter_context(mock.patch.object(os, "_exit", exit_with_report))
