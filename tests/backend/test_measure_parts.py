@@ -311,11 +311,20 @@ def test_a_progress_line_says_what_was_predicted_what_came_and_what_is_left(caps
     }
     said = row_line(row, 45 * GIB, 7.1)
     assert said == "lesson/baseline: predicted 45.0 GiB (+2.27%), measured 44.0 GiB, 7.1 s"
-    ticks = iter([0.0, 60.0, 60.0])
+    ticks = iter([0.0, 60.0])
     progress = Progress(3, clock=lambda: next(ticks))
+    progress.begin("lesson/baseline", 45 * GIB)
+    progress.row(row, 45 * GIB, 7.1)
+    assert capsys.readouterr().err.startswith("[1 of 3] lesson/baseline")
     progress.end()
     progress.row(row, 45 * GIB, 7.1)
-    assert "1 of 3 done, about 2.0 min left" in capsys.readouterr().err
+    assert "[2 of 3, about 2.0 min left]" in capsys.readouterr().err
+
+
+def test_a_progress_line_does_not_repeat_all_that_torch_says_of_memory():
+    reason = "OutOfMemoryError: CUDA out of memory. Tried to allocate 5.75 GiB. GPU 0 has a total capacity of so much"
+    said = row_line({"suite": "lesson", "label": "b = 30", "outcome": "oom", "reason": reason}, None, 1.0)
+    assert said.endswith("oom: OutOfMemoryError: CUDA out of memory. Tried to allocate 5.75 GiB.")
 
 
 def test_a_worker_imports_what_its_run_needs_and_no_more():

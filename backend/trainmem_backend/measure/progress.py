@@ -45,7 +45,8 @@ class Progress:
         self._total = total
         self._done = 0
         self._clock = clock
-        self._began = clock()
+        # The first worker's imports say nothing of how long the trials take.
+        self._began: float | None = None
         self._bar = _bar(total) if self._out.isatty() else None
         self._task = self._bar.add_task("starting", total=total) if self._bar is not None else None
         if self._bar is not None:
@@ -53,6 +54,8 @@ class Progress:
 
     def begin(self, name: str, predicted_bytes: int | None) -> None:
         """A trial starts."""
+        if self._began is None:
+            self._began = self._clock()
         if self._bar is not None:
             self._bar.update(self._task, description=f"{name}, predicted {_size(predicted_bytes)}")
 
@@ -67,10 +70,12 @@ class Progress:
             self._bar.advance(self._task)
 
     def left(self) -> str:
-        """``3 of 38 done, about 2.1 min left``."""
-        spent = self._clock() - self._began
-        left = spent / self._done * (self._total - self._done) / 60 if self._done else None
-        return f"{self._done} of {self._total} done" + (f", about {left:.1f} min left" if left else "")
+        """``4 of 38, about 2.1 min left``: the trial that is at work, and what the others took so far."""
+        at_work = min(self._done + 1, self._total)
+        if not self._done or self._began is None:
+            return f"{at_work} of {self._total}"
+        each = (self._clock() - self._began) / self._done
+        return f"{at_work} of {self._total}, about {each * (self._total - self._done) / 60:.1f} min left"
 
     def note(self, text: str) -> None:
         """Something a reader must know."""
