@@ -361,3 +361,24 @@ def test_copies_on_the_host_are_no_parameters_of_their_own(tmp_path: Path) -> No
         "    optimizer.step()\n    optimizer.zero_grad()\n",
     )
     assert recording.parameters == recording.trainable_parameters == 256 * 256 + 256
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "torch.nn.utils.rnn.pad_sequence([torch.ones(3, 4), torch.ones(5, 4)])",
+        "torch.nn.utils.rnn.pack_sequence([torch.ones(5, 4), torch.ones(3, 4)]).data",
+        "torch.nn.functional.one_hot(torch.tensor([1, 2]), 5)",
+        "torch.cov(torch.ones(3, 4))",
+        "torch.ones(5).quantile(0.5)",
+    ],
+)
+def test_what_is_made_of_tensors_on_the_host_is_on_the_host(tmp_path: Path, made: str) -> None:
+    """In C++ these make tensors of their own, as a collate function's do."""
+    body = "model = torch.nn.Linear(4, 4).cuda()\noptimizer = torch.optim.SGD(model.parameters())\n"
+    test = (
+        f"before = torch.cuda.memory_allocated()\nmade = {made}\nassert not made.is_cuda\nmade.sum().item()\n"
+    )
+    counted = "assert torch.cuda.memory_allocated() == before\n"
+    step = "model(torch.ones(2, 4, device='cuda')).sum().backward()\noptimizer.step()\n"
+    assert traced(tmp_path, f"{body}{test}{counted}{step}").trainable_parameters == 20

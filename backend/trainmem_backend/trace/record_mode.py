@@ -20,6 +20,7 @@ from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.fakes import FakeKernels
 from trainmem_backend.trace.gpu import GpuTraits
 from trainmem_backend.trace.kernels import KernelCall, rule_for
+from trainmem_backend.trace.kernels.registry import tensors_in
 from trainmem_backend.trace.recorder import BUCKET_INDEX, Recorder
 
 __all__ = ["RecordMode"]
@@ -40,7 +41,7 @@ class RecordMode(TorchDispatchMode):
 
     Host tensors are real (small) or fake (large) and are never recorded. ``placement`` overrides where
     results go: "device" or "host" for factories and copies that the program aimed there, None to follow the
-    inputs.
+    inputs. Where there are none, they follow those of the function that the program called, ``caller``.
     """
 
     def __init__(self, recorder: Recorder, traits: GpuTraits, fake_mode: FakeTensorMode) -> None:
@@ -58,6 +59,7 @@ class RecordMode(TorchDispatchMode):
         self._adds_in_place = self._pauses = False
         self.python_kernels: dict[Any, Callable[..., Any]] = {}
         self.function_mode: Any = None
+        self.caller: tuple[Any, ...] = ()
 
     supports_higher_order_operators = True
 
@@ -130,7 +132,7 @@ class RecordMode(TorchDispatchMode):
             if kwargs.get("device") == _META:
                 with unset_fake_temporarily():
                     return func(*args, **kwargs)
-            on_device = not _takes_tensors(func)
+            on_device = not _takes_tensors(func) and not self._called_on_host()
         device = kwargs.get("device")
         if device is not None and device.type == "cuda":
             # A factory inside a function of torch.nn.functional, where the function mode does not look.
@@ -161,6 +163,16 @@ class RecordMode(TorchDispatchMode):
                                 recorder.watch(inner)
         self.answers.saw(func, args, kwargs, result)
         return result
+
+    def _called_on_host(self) -> bool:
+        """Whether the function that the program called was given tensors of the host alone, as in a collate function.
+
+        In C++ its factories name the device of what it was given, and that is the CPU of both.
+        """
+        tensors = tensors_in(self.caller)
+        return bool(tensors) and not any(
+            type(tensor) not in _HOST_KINDS or self.recorder.is_device(tensor) for tensor in tensors
+        )
 
     def _attribute(self, func: Any, args: tuple[Any, ...]) -> None:
         """Say whose allocations come next."""
@@ -235,6 +247,7 @@ class RecordMode(TorchDispatchMode):
 
 _OWN_MODES = (RecordMode, FakeTensorMode)
 _PLAIN = (torch.nn.Parameter, torch.Tensor)
+_HOST_KINDS = (FakeTensor, *_PLAIN)
 
 
 @cache

@@ -101,11 +101,16 @@ class VirtualCuda(TorchFunctionMode):
     ) -> Any:
         """Redirect what names a device; everything else runs as it is."""
         handler = self._handlers.get(func)
-        if handler is not None:
-            return handler(func, args, kwargs or {})
-        if kwargs:
-            return func(*args, **kwargs)
-        return func(*args)
+        record_mode = self.record_mode
+        before, record_mode.caller = record_mode.caller, args
+        try:
+            if handler is not None:
+                return handler(func, args, kwargs or {})
+            if kwargs:
+                return func(*args, **kwargs)
+            return func(*args)
+        finally:
+            record_mode.caller = before
 
     def _make_device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
         if len(args) == 1 and not kwargs and is_integer(args[0]):
