@@ -265,3 +265,22 @@ def test_an_autoencoder_takes_what_it_took_on_an_h200() -> None:
     assert found.reserved is not None
     assert max(found.reserved) == 7390363648
     assert any("cuDNN's convolutions" in note for note in recording.notes)
+
+
+@pytest.mark.parametrize(
+    "spread",
+    [lambda x: FUNCTIONAL.pad(x, (1, 1, 1, 1), mode="reflect"), lambda x: FUNCTIONAL.pixel_shuffle(x, 2)],
+    ids=["reflection", "pixel shuffle"],
+)
+def test_kernels_that_know_no_channels_last_on_cuda(spread: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        y = spread(x)
+        assert y.is_contiguous()
+        return y
+
+    recorded(lambda: half(2, 8, 6, 6).to(memory_format=torch.channels_last), run)
+
+
+def test_a_log_sigmoid_keeps_no_buffer() -> None:
+    events, _ = recorded(lambda: half(ROWS, WIDTH, grad=True), FUNCTIONAL.logsigmoid)
+    assert events == [2 * ROWS * WIDTH]

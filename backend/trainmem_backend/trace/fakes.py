@@ -7,13 +7,17 @@ again without asking.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
+import torch._meta_registrations
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-__all__ = ["FakeKernels"]
+__all__ = ["FakeKernels", "hinting_at_cuda"]
 
 _CPU = torch.device("cpu")
 _NEVER = {
@@ -22,6 +26,19 @@ _NEVER = {
     torch.ops.aten.set_.source_Tensor,
     torch.ops.aten._local_scalar_dense.default,
 }
+
+
+@contextlib.contextmanager
+def hinting_at_cuda(is_device: Callable[[torch.Tensor], bool]) -> Iterator[None]:
+    """Fake kernels that differ from device to device take the tensors of ours for CUDA's inside."""
+    own = torch._meta_registrations.device_hint
+
+    def hint(tensor: torch.Tensor) -> str:
+        kind: str = "cuda" if is_device(tensor) else own(tensor)
+        return kind
+
+    with mock.patch.object(torch._meta_registrations, "device_hint", hint):
+        yield
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ __all__ = ["require_hook_points", "versions"]
 _OLDEST = {"torch": (2, 11), "transformers": (5, 17)}
 _HOOK_POINTS = (
     "torch.utils._python_dispatch:_get_current_dispatch_mode_stack",
+    "torch.utils._pytree:tree_map",
+    "torch._meta_registrations:device_hint",
     "torch._prims_common:suggest_memory_format",
     "torch._C:_get_cudnn_enabled",
     "torch._C:_storage_Use_Count",

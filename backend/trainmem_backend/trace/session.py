@@ -16,6 +16,7 @@ from trainmem_backend.trace.bitsandbytes import cuda_kernels, virtual_bitsandbyt
 from trainmem_backend.trace.composites import cuda_composites
 from trainmem_backend.trace.distributed import leaving_groups, virtual_sharding
 from trainmem_backend.trace.errors import TraceError
+from trainmem_backend.trace.fakes import hinting_at_cuda
 from trainmem_backend.trace.gpu import GpuTraits
 from trainmem_backend.trace.libraries import patched_libraries
 from trainmem_backend.trace.liger import virtual_liger
@@ -70,6 +71,7 @@ def _tracing(traits: GpuTraits) -> Iterator[TraceSession]:
         stack.enter_context(cuda_composites(session.record_mode))
         stack.enter_context(patched_cuda(session.cuda))
         stack.enter_context(virtual_cudnn())
+        stack.enter_context(hinting_at_cuda(session.recorder.is_device))
         stack.enter_context(patched_libraries())
         stack.enter_context(session.record_mode.attribution.watching())
         stack.enter_context(virtual_modules(fake_mode))

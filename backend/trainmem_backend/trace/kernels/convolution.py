@@ -46,11 +46,12 @@ def _convolution_backward(call: KernelCall) -> Any:
     gradient, values, weight = call.args[:3]
     memory_format = _format(call, values, weight)
     held = [_copy(call, tensor, memory_format) for tensor in (values, gradient)]
-    of_values, of_weight, of_bias = (
-        None if found is None else found.contiguous(memory_format=memory_format) if found.dim() > 1 else found
-        for found in call.result()
+    *wide, of_bias = call.result()
+    of_values, of_weight = (
+        None if found is None else found.contiguous(memory_format=memory_format) for found in wide
     )
-    if call.named("groups") == values.shape[1] and memory_format is torch.contiguous_format:
+    is_depthwise = 1 < call.named("groups") == values.shape[1]
+    if is_depthwise and memory_format is torch.contiguous_format:
         call.outputs((of_weight, of_values, of_bias))
     else:
         call.outputs((of_values,))

@@ -39,6 +39,19 @@ def _scalar_to_the_power(call: KernelCall) -> Any:
     return result
 
 
+@rule("log_sigmoid_forward.default")
+def _log_sigmoid(call: KernelCall) -> Any:
+    """The output alone: it is the CPU that keeps a buffer for backward (Activation.cpp)."""
+    values = call.args[0]
+    return call.outputs(torch.empty_like(values)), values.new_empty(0)
+
+
+@rule("log_sigmoid_backward.default")
+def _log_sigmoid_backward(call: KernelCall) -> Any:
+    """One gradient."""
+    return call.outputs(torch.empty_like(call.args[1]))
+
+
 @rule("equal")
 def _equal(call: KernelCall) -> bool:
     """Element by element, then `all` (cuda_equal in ReduceOps.cpp); fake tensors are taken to be equal."""
