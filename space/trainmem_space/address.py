@@ -8,10 +8,11 @@ from urllib.parse import urlencode
 
 import gradio as gr
 
+from trainmem.device import device
 from trainmem.job import JobError, TrainingJob
 from trainmem.permalink import decode, encode
 
-__all__ = ["anchor", "current_job", "job_of", "link_to", "tab_of"]
+__all__ = ["anchor", "current_job", "job_of", "link_to", "tab_of", "unknown_device"]
 
 _OURS = ("tab", "question", "__theme")
 _ADDED_BY_OTHERS = ("utm_", "fbclid", "gclid", "msclkid", "mc_", "ref", "source", "__")
@@ -19,12 +20,34 @@ _ADDED_BY_OTHERS = ("utm_", "fbclid", "gclid", "msclkid", "mc_", "ref", "source"
 
 
 def job_of(request: gr.Request) -> TrainingJob | None:
-    """The job in the page's address, None when it names none. Raises `ValueError` for a wrong one."""
-    given = request.query_params.multi_items()
+    """The job in the page's address, None when it names none. Raises `ValueError` for a wrong one.
+
+    A device that nobody knows is left out, so that the job is shown on the default one: `unknown_device` says so.
+    """
     query = [
-        (key, value) for key, value in given if key not in _OURS and not key.startswith(_ADDED_BY_OTHERS)
+        (key, value) for key, value in _given(request) if key != "device" or _device_error(value) is None
     ]
     return decode(urlencode(query)) if query else None
+
+
+def unknown_device(request: gr.Request) -> str | None:
+    """What is wrong with the device in the page's address, in one line; None where it is known, or none given."""
+    errors = (_device_error(value) for key, value in _given(request) if key == "device")
+    return next((error for error in errors if error is not None), None)
+
+
+def _given(request: gr.Request) -> list[tuple[str, str]]:
+    """What the address says of the job."""
+    given = request.query_params.multi_items()
+    return [(key, value) for key, value in given if key not in _OURS and not key.startswith(_ADDED_BY_OTHERS)]
+
+
+def _device_error(name: str) -> str | None:
+    try:
+        device(name)
+    except JobError as error:
+        return str(error)
+    return None
 
 
 def current_job(data: dict[str, Any] | None, request: gr.Request, default: TrainingJob) -> TrainingJob:

@@ -9,14 +9,14 @@ from typing import Any, get_args
 
 from trainmem.job import LEVERS, JobError, Offload, ShardingMode, TrainingJob
 
-__all__ = ["FORM", "PASTED", "Lever", "form_from_job", "job_from_form", "lever_of_error"]
+__all__ = ["FORM", "PASTED", "VALUE_WORDS", "Lever", "form_from_job", "job_from_form", "lever_of_error"]
 
 PASTED = "pasted config.json"
 """What the model control shows while a config without a name is used."""
 
 ALL_LINEAR = "all-linear"
 
-_WORDS = {
+VALUE_WORDS = {
     "causal_lm": "causal LM",
     "sequence_classification": "classification",
     "amp_bf16": "AMP bf16",
@@ -49,6 +49,8 @@ _WORDS = {
     "cpu": "CPU",
     "nvme": "NVMe",
 }
+"""How the page writes the values of the levers that are choices, where it does not write them as they are."""
+
 # The same word means different things to different levers.
 _WORDS_OF_LEVER = {
     ("zero_grad", "none"): "set to None",
@@ -71,7 +73,7 @@ class Lever:
     def choices(self) -> list[tuple[str, str]]:
         """What a reader sees and what the job says, for a lever that is a choice."""
         return [
-            (_WORDS_OF_LEVER.get((self.field, value)) or _WORDS.get(value, value), value)
+            (_WORDS_OF_LEVER.get((self.field, value)) or VALUE_WORDS.get(value, value), value)
             for value in self.values or ()
         ]
 

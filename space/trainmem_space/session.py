@@ -13,16 +13,17 @@ MOST_PINS = 4
 
 @dataclass(slots=True)
 class Session:
-    """Kept by the server for one open page; a reload starts anew from the URL.
+    """Kept by the server for one open page; a reload starts anew from the URL and the pins of the browser.
 
-    ``serial`` grows with every scenario shown, so that a slow answer can see that it comes too late.
+    ``named`` is the model of the catalogue shown last, which comes back when a pasted config goes. ``serial``
+    grows with every scenario shown, so that a slow answer can see that it comes too late.
     """
 
     job: TrainingJob | None = None
     ghost: TrainingJob | None = None
     moved: tuple[str, ...] = ()
     pins: list[TrainingJob] = field(default_factory=list)
-    lever: TrainingJob | None = None
+    named: str | None = None
     serial: int = 0
 
     def show(self, job: TrainingJob) -> None:
@@ -35,6 +36,8 @@ class Session:
             if job == self.ghost:
                 self.ghost, self.moved = None, ()
         self.job = job
+        if job.config is None:
+            self.named = job.model
         self.serial += 1
 
     def pin(self) -> None:

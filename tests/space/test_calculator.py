@@ -134,6 +134,16 @@ def test_a_forged_value_in_any_control_is_a_line_or_an_answer(hostile, caplog):
     assert caplog.records == []
 
 
+def test_an_emptied_config_gives_back_the_model_before_it():
+    session = Session()
+    session.show(KNOWN)
+    session.show(UNKNOWN)
+    form = form_from_job(UNKNOWN) | {"config": ""}
+    model, said, *_ = _pasted(session, *(form[name] for name in FORM))
+    assert (model, said) == ("gpt2-774m", "")
+    assert session.job.model == "gpt2-774m"
+
+
 @pytest.mark.parametrize(
     "data", [None, "x", [], {"action": ["apply"]}, {"action": "restore", "index": "x"}, {"action": "unpin"}]
 )

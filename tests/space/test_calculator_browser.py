@@ -131,14 +131,33 @@ def test_scenarios_are_pinned_restored_and_let_go(visit):
     expect(page.locator("[data-action=unpin]")).to_have_count(3)
 
 
+def test_pins_outlive_a_reload_until_they_are_removed(visit):
+    page, pins = opened(visit), "[data-action=unpin]"
+    page.locator("[data-action=pin]").click()
+    expect(page.locator(pins)).to_have_count(1)
+    number(page, "micro_batch").fill("2")
+    expect(page.locator("[data-action=pin]")).to_be_enabled()
+    page.locator("[data-action=pin]").click()
+    expect(page.locator(pins)).to_have_count(2)
+    page.reload()
+    expect(page.locator(pins)).to_have_count(2)
+    page.goto(page.url.partition("?")[0])  # an address without a job
+    expect(page.locator(pins)).to_have_count(2)
+    page.locator("[data-action=unpin-all]").click()
+    expect(page.locator(pins)).to_have_count(0)
+    page.reload()
+    expect(page.locator("#step svg")).to_be_visible()
+    expect(page.locator(pins)).to_have_count(0)
+
+
 @pytest.mark.parametrize(
     ("lever", "value", "said"),
     [
-        ("micro_batch", "-3", "micro_batch: -3 is not a whole number from 1 to"),
-        ("micro_batch", "1.5", "micro_batch: 1.5 is not a whole number"),
-        ("micro_batch", "", 'micro_batch: "" is not a whole number'),
-        ("sequence_length", "4096", "sequence_length: 4,096"),
-        ("sequence_length", "1000000000000", "sequence_length: 1000000000000 is not"),
+        ("micro_batch", "-3", "Micro batch: -3 is not a whole number from 1 to"),
+        ("micro_batch", "1.5", "Micro batch: 1.5 is not a whole number"),
+        ("micro_batch", "", 'Micro batch: "" is not a whole number'),
+        ("sequence_length", "4096", "Sequence length: 4,096"),
+        ("sequence_length", "1000000000000", "Sequence length: 1000000000000 is not"),
     ],
 )
 def test_a_wrong_number_is_one_line_and_the_last_answer_stays(visit, lever, value, said):
@@ -171,11 +190,40 @@ def test_a_model_is_chosen_by_name_or_by_an_id_of_the_catalogue(visit):
     expect(page.locator(".tm-error")).to_have_count(0)
 
 
+@pytest.mark.parametrize("key", ["Enter", "Tab"])
+def test_an_emptied_model_is_said_to_be_missing_and_none_is_picked(visit, key):
+    page = opened(visit)
+    before = sentence(page).inner_text()
+    number(page, "model").click()
+    number(page, "model").fill("")
+    number(page, "model").press(key)
+    expect(page.locator(".tm-error")).to_contain_text("Model: missing; choose one from the list")
+    expect(page.locator("#verdict")).to_have_css("opacity", "0.4")
+    expect(number(page, "model")).to_have_value("")
+    assert address(page)["model"] == "gpt2-774m"
+    assert sentence(page).inner_text() == before
+
+
+def test_enter_takes_the_model_of_that_name_and_not_one_whose_name_begins_with_it(visit):
+    page = opened(visit)
+    type_model(page, "mistral-7b")  # the list has mistral-7b-v0.1 before it
+    page.wait_for_function("() => new URLSearchParams(location.search).get('model') === 'mistral-7b'")
+    expect(number(page, "model")).to_have_value("mistral-7b")
+
+
+def test_an_emptied_device_stays_the_one_it_was(visit):
+    page = opened(visit, SMALL.replace("spark", "h200"))
+    number(page, "device").click()
+    number(page, "device").fill("")
+    number(page, "device").press("Enter")
+    expect(number(page, "device")).to_have_value("H200 (SXM)")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nope", 'model: "nope" is not in the catalogue'),
-        ("someone/something", "model: someone/something was not fetched because HF_HUB_OFFLINE is set"),
+        ("nope", 'Model: "nope" is not in the catalogue'),
+        ("someone/something", "Model: someone/something was not fetched because HF_HUB_OFFLINE is set"),
     ],
 )
 def test_a_model_that_cannot_be_had_is_one_line(visit, text, said):
@@ -193,7 +241,7 @@ def test_a_config_is_pasted_and_dropped_again(visit):
     field = page.locator("#lever-config textarea")
     field.click()
     page.keyboard.insert_text('{"model_type": "llama", "hidden_size"')
-    expect(page.locator(".tm-error")).to_contain_text("config: not JSON")
+    expect(page.locator(".tm-error")).to_contain_text("config.json: not JSON")
     expect(number(page, "model")).to_have_value("gpt2-774m")
     config = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
     config |= {"num_attention_heads": 4, "vocab_size": 1000}
@@ -225,12 +273,31 @@ def test_a_link_opens_the_same_scenario(visit):
 
 
 @pytest.mark.parametrize(
-    "query", ["?model=nope", "?micro_batch=8", "?model=gpt2-774m&micro_batch=x", "?spam=1"]
+    "query",
+    [
+        "?model=nope",
+        "?micro_batch=8",
+        "?micro_batch=8&device=foo",
+        "?model=gpt2-774m&micro_batch=x",
+        "?spam=1",
+    ],
 )
 def test_a_wrong_address_is_one_line_over_the_first_scenario(visit, query):
     page = visit(query)
-    expect(page.locator(".tm-error")).to_be_visible()
-    expect(sentence(page)).to_be_visible()
+    expect(page.locator(".tm-error")).to_contain_text("In the address, ")
+    expect(page.locator("#verdict")).to_have_css("opacity", "0.4")
+    expect(page.locator(".tm-wrong")).to_have_count(0)
+
+
+@pytest.mark.parametrize("tab", ["calculator", "clock", "fit"])
+def test_an_unknown_device_is_named_and_the_job_shown_on_the_default_one(visit, tab):
+    page = visit(f"?model=gpt2-774m&device=foo&tab={tab}")
+    line = page.locator(".tm-error").filter(visible=True)
+    expect(line).to_contain_text('In the address, Device: "foo" is not a known device')
+    page.get_by_role("tab", name="Calculator").click()
+    expect(number(page, "device")).to_have_value("DGX Spark (GB10)")
+    expect(number(page, "model")).to_have_value("gpt2-774m")
+    expect(page.locator("#verdict")).to_have_css("opacity", "1")
 
 
 def test_each_bucket_opens_to_its_equation_and_stays_open(visit):

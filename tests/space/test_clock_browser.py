@@ -125,13 +125,13 @@ def test_it_follows_the_calculator_and_says_so_in_the_address(visit):
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("?tab=clock&config=x", "address: config: not a packed config"),
-        ("?tab=clock&model=bert-large&task=sequence_classification", "sequence_length: 1,024 is longer"),
+        ("?tab=clock&config=x", "In the address, config.json: not a packed config"),
+        ("?tab=clock&model=bert-large&task=sequence_classification", "Sequence length: 1,024 is longer"),
     ],
 )
 def test_an_address_that_names_no_step_shows_none(visit, query, said):
     page = visit(query)
-    expect(page.locator("#clock, #clock-job").locator(".tm-error")).to_contain_text(said)
+    expect(page.locator("#clock, #clock-address").locator(".tm-error")).to_contain_text(said)
     expect(page.locator("#clock .tm-clock")).to_have_count(0)
 
 

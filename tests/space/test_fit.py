@@ -213,10 +213,10 @@ def test_the_rest_of_a_job():
 
 def test_wrong_settings_change_the_error_line_alone():
     for index, value, said in (
-        (1, "much", "budget: &#x27;much&#x27; is not a size"),
-        (2, None, "micro_batch: &quot;&quot; is not a whole number"),
-        (3, 0, "sequence_length: 0 is not a whole number"),
-        (5, "gpt2", "sequence_length: 2,048 is longer"),
+        (1, "much", "Budget: &#x27;much&#x27; is not a size"),
+        (2, None, "Micro batch: &quot;&quot; is not a whole number"),
+        (3, 0, "Sequence length: 0 is not a whole number"),
+        (5, "gpt2", "Sequence length: 2,048 is longer"),
     ):
         settings = [*SETTINGS]
         settings[index] = value

@@ -86,9 +86,9 @@ def test_longer_sequences_fit_smaller_models(visit):
 @pytest.mark.parametrize(
     ("control", "value", "said"),
     [
-        ("fit-budget", "much", "budget: 'much' is not a size"),
-        ("fit-batch", "0", "micro_batch: 0 is not a whole number"),
-        ("fit-length", "", 'sequence_length: "" is not a whole number'),
+        ("fit-budget", "much", "Budget: 'much' is not a size"),
+        ("fit-batch", "0", "Micro batch: 0 is not a whole number"),
+        ("fit-length", "", 'Sequence length: "" is not a whole number'),
     ],
 )
 def test_a_wrong_setting_is_one_line_and_the_last_answer_stays(visit, control, value, said):

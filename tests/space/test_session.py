@@ -64,3 +64,8 @@ def test_pins_are_few_and_distinct():
 def test_changed_levers_look_inside_the_sharding():
     after = START.with_(sharding=Sharding(mode="zero3", data_parallel=8), lora=Lora(rank=8), device="h200")
     assert changed_levers(START, after) == ("lora", "sharding.mode", "sharding.data_parallel", "device")
+
+
+def test_the_model_before_a_pasted_config_is_remembered():
+    pasted = TrainingJob(config={"model_type": "gpt2"})
+    assert shown(START, pasted).named == "gpt2-774m"

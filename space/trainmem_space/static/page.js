@@ -12,6 +12,43 @@
     hint().querySelector('span').textContent = moves;
   });
 
+  // Enter means what was typed. Gradio takes the first entry of the list instead: also for a field that was
+  // emptied, and for a name that another one begins with.
+  let typed = null;
+  document.addEventListener('focusin', () => { typed = null; });
+  document.addEventListener('input', (event) => { typed = event.target.role === 'combobox' ? event.target : null; });
+  document.addEventListener('keydown', (event) => {
+    if (event.key === 'ArrowDown' || event.key === 'ArrowUp') typed = null;
+    if (event.key !== 'Enter' || event.target !== typed) return;
+    const text = typed.value.trim().toLowerCase();
+    const options = [...typed.closest('[id]').querySelectorAll('[role=option]')];
+    const exact = options.find((option) => option.ariaLabel.toLowerCase() === text);
+    if (text && !exact) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    exact ? exact.dispatchEvent(new MouseEvent('mousedown', {bubbles: true, cancelable: true})) : typed.blur();
+  }, true);
+
+  // One stop of the Tab key a group of radios, whose arrow keys choose; none for the list under a field, nor for a
+  // table that needs no scrolling. Gradio names every radio anew, and Chromium stops at what scrolls.
+  const widths = new ResizeObserver((entries) => {
+    for (const {target} of entries) {
+      const region = target.closest('.tm-wide');
+      region.tabIndex = region.scrollWidth > region.clientWidth ? 0 : -1;
+    }
+  });
+  const tidy = () => {
+    for (const radio of document.querySelectorAll('fieldset[id] input[name^="radio-"]')) {
+      radio.name = `group-${radio.closest('fieldset').id}`;
+    }
+    for (const list of document.querySelectorAll(':is(.options, .option-list):not([tabindex])')) list.tabIndex = -1;
+    for (const region of document.querySelectorAll('.tm-wide')) {
+      for (const box of [region, region.firstElementChild]) if (box) widths.observe(box);
+    }
+  };
+  new MutationObserver(tidy).observe(document.body, {childList: true, subtree: true});
+  tidy();
+
   // On a phone the form is folded under the verdict.
   document.addEventListener('click', (event) => {
     const fold = event.target.closest?.('.tm-fold-levers');

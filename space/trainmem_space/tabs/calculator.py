@@ -18,6 +18,7 @@ from trainmem_space import answers
 from trainmem_space.address import anchor, job_of, tab_of
 from trainmem_space.charts.text import prose
 from trainmem_space.levers import FORM, PASTED, form_from_job, job_from_form, lever_of_error
+from trainmem_space.pins import STORAGE_KEY, STORAGE_SECRET, from_browser, to_browser
 from trainmem_space.session import Session
 from trainmem_space.shell import Shell
 from trainmem_space.views import view
@@ -25,6 +26,8 @@ from trainmem_space.views.breakdown import breakdown_view
 from trainmem_space.views.comparison import capacity_lines, comparison_view, described
 from trainmem_space.views.step import step_view
 from trainmem_space.views.verdict import error_line, verdict_view
+from trainmem_space.views.wrong_address import address_line
+from trainmem_space.words import in_words
 
 __all__ = ["DEFAULT_JOB", "build"]
 
@@ -46,6 +49,7 @@ class _Page:
     link: gr.HTML
     session: gr.State
     job: gr.State
+    pins: gr.BrowserState
 
     @property
     def answer(self) -> list[gr.components.Component]:
@@ -89,6 +93,7 @@ def build(shell: Shell) -> None:
         link=link,
         session=gr.State(session),
         job=shell.job,
+        pins=gr.BrowserState([], storage_key=STORAGE_KEY, secret=STORAGE_SECRET),
     )
     _connect(page, shell)
 
@@ -202,9 +207,13 @@ def _connect(page: _Page, shell: Shell) -> None:
         **quick,
     ).then(**exact)
     gr.on(
-        [page.verdict.click, page.bars.click], _pressed, [page.session], [*controls, *page.answer], **quick
+        [page.verdict.click, page.bars.click],
+        _pressed,
+        [page.session],
+        [page.pins, *controls, *page.answer],
+        **quick,
     ).then(**exact)
-    shell.demo.load(_opened, None, [shell.tabs, *controls, *page.answer], **quick).then(**exact)
+    shell.demo.load(_opened, page.pins, [shell.tabs, *controls, *page.answer], **quick).then(**exact)
 
 
 Views = tuple[str, str, str, str]
@@ -232,11 +241,14 @@ def _step(job: TrainingJob) -> str:
     try:
         return step_view(answers.one_step(job), limit)
     except ValueError as error:
-        return f'<h2>One step</h2><p class="tm-note">{prose(str(error))}.</p>'
+        return f'<h2>One step</h2><p class="tm-note">{prose(in_words(str(error)))}.</p>'
 
 
-def _answered(session: Session, find: Callable[[], TrainingJob]) -> list[Any]:
-    """The answer's outputs for the job that ``find`` returns; wrong input changes the error line alone."""
+def _answered(session: Session, find: Callable[[], TrainingJob], *, address: bool = False) -> list[Any]:
+    """The answer's outputs for the job that ``find`` returns; wrong input changes the error line alone.
+
+    ``address``: the job is that of the page's address, so no control holds what is wrong.
+    """
     try:
         job = find()
         # whatever can fail does so before the scenario counts as shown
@@ -249,8 +261,9 @@ def _answered(session: Session, find: Callable[[], TrainingJob]) -> list[Any]:
         message = str(error)
     except Exception:
         _log.exception("no answer")
-        message = "trainmem failed on this job; the last answer is kept. Please report the link and the log."
-    return [error_line(message, lever_of_error(message)), *[gr.skip()] * 6]
+        message, address = "trainmem failed on this job; please report the link and the log.", False
+    lever = None if address else lever_of_error(message)
+    return [error_line(message, lever, address=address), *[gr.skip()] * 6]
 
 
 def _good(found: list[Any]) -> bool:
@@ -292,7 +305,7 @@ def _pasted(session: Session, *values: Any) -> list[Any]:
     form = _form_values(values)
     if form["config"] == form_from_job(session.job)["config"]:
         return [gr.skip()] * 8
-    form["model"] = PASTED if form["config"].strip() else DEFAULT_JOB.model
+    form["model"] = PASTED if form["config"].strip() else session.named or DEFAULT_JOB.model
     found = _answered(session, lambda: _job(form))
     return [form["model"] if _good(found) or _is_object(form["config"]) else gr.skip(), *found]
 
@@ -306,7 +319,7 @@ def _is_object(text: str) -> bool:
 
 
 def _pressed(session: Session, event: gr.EventData) -> list[Any]:
-    """A button inside the answer: apply the cheapest lever, pin, restore or let go."""
+    """A button inside the answer: apply the cheapest lever, pin, restore, let one go or all."""
     pressed = event._data if isinstance(event._data, dict) else {}
     action, index = pressed.get("action"), pressed.get("index")
     index = index if isinstance(index, int) else -1
@@ -320,11 +333,14 @@ def _pressed(session: Session, event: gr.EventData) -> list[Any]:
         session.pin()
     elif action == "unpin":
         session.unpin(index)
+    elif action == "unpin-all":
+        session.pins.clear()
+    kept = to_browser(session.pins) if action in ("pin", "unpin", "unpin-all") else gr.skip()
     # a pin changes no lever: what stands in the form, finished or not, stays there
     same = target == session.job
     controls = [gr.skip()] * len(FORM) if same else _controls(target)
     found = _answered(session, lambda: target)
-    return [*controls, *([gr.skip(), *found[1:]] if same else found)]
+    return [kept, *controls, *([gr.skip(), *found[1:]] if same else found)]
 
 
 def _controls(job: TrainingJob) -> list[Any]:
@@ -332,19 +348,30 @@ def _controls(job: TrainingJob) -> list[Any]:
     return [form[key] for key in FORM]
 
 
-def _opened(request: gr.Request) -> list[Any]:
-    """The page was opened: show the scenario of its address, or a line that says why not."""
+def _opened(stored: object, request: gr.Request) -> list[Any]:
+    """The page was opened: show the scenario of its address, or a line that says why not, and the pins kept."""
     selected = gr.Tabs(selected=tab_of(request)) if tab_of(request) else gr.skip()
+    session = Session(pins=from_browser(stored))
+    said = address_line(request)
     try:
         job = job_of(request)
-    except ValueError as error:
-        return [selected, *[gr.skip()] * len(FORM), error_line(f"address: {error}"), *[gr.skip()] * 6]
-    if job is None:
-        return [selected, *[gr.skip()] * (len(FORM) + 7)]
-    opened = Session()
-    found = _answered(opened, lambda: job)
-    controls = [gr.skip()] * len(FORM) if opened.job is None else _controls(job)
-    return [selected, *controls, *found]
+    except ValueError:
+        job = None
+    if job is not None:
+        found = _answered(session, lambda: job, address=True)
+        if session.job is not None:
+            return [selected, *_controls(job), said, *found[1:]]
+        said = found[0]
+    return [selected, *[gr.skip()] * len(FORM), said, *_first_with(session)]
+
+
+def _first_with(session: Session) -> list[Any]:
+    """The rest of the answer for the scenario that the page opens with: it stands there already, but for pins."""
+    if not session.pins:
+        return [gr.skip()] * 6
+    session.show(DEFAULT_JOB)
+    bars = comparison_view(session, DEFAULT_JOB, "exact")
+    return [gr.skip(), bars, *[gr.skip()] * 3, session]
 
 
 def _exact(session: Session) -> list[Any]:

@@ -15,6 +15,7 @@ from trainmem_space.views import view
 from trainmem_space.views.comparison import capacity_lines, described
 from trainmem_space.views.step import clock_view
 from trainmem_space.views.verdict import error_line
+from trainmem_space.views.wrong_address import address_view
 
 __all__ = ["build"]
 
@@ -22,6 +23,7 @@ __all__ = ["build"]
 def build(shell: Shell) -> None:
     """Lay the tab out and connect it."""
     with gr.Column(elem_classes="tm-page"):
+        address_view(shell, elem_id="clock-address")
         about = view(_about(DEFAULT_JOB), elem_id="clock-job")
         with gr.Row(elem_classes="tm-toggles"):
             first_step = gr.Radio(
@@ -59,8 +61,8 @@ def _turned(
 ) -> list[Any]:
     try:
         job = current_job(data, request, DEFAULT_JOB)
-    except ValueError as error:
-        return [error_line(f"address: {error}"), ""]
+    except ValueError:
+        return ["", ""]  # the line above says why
     try:
         return [_about(job), _clock(job, first_step, checkpointing)]
     except ValueError as error:

@@ -36,6 +36,7 @@ from trainmem_space.views.comparison import described
 from trainmem_space.views.fit import page_view
 from trainmem_space.views.plan import floor_view, limits_view, offers_view, plans_view
 from trainmem_space.views.verdict import error_line
+from trainmem_space.views.wrong_address import address_view
 
 __all__ = ["CSS", "build"]
 
@@ -81,6 +82,7 @@ def build(shell: Shell) -> None:
                 filterable=False,
                 elem_id="fit-family",
             )
+        address_view(shell, elem_id="fit-address")
         error = view(elem_id="fit-error")
         page = view(_WAITING, elem_id="fit", script="breakdown")
         about = view(elem_id="fit-job")

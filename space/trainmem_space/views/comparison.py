@@ -33,6 +33,8 @@ def comparison_view(session: Session, job: TrainingJob, detail: answers.Detail) 
     pin = '<button type="button" data-action="pin"{}>Pin this scenario</button>'.format(
         " disabled" if full else ""
     )
+    if len(session.pins) > 1:
+        pin += ' <button type="button" data-action="unpin-all">Remove all pins</button>'
     notes = "; ".join((*device(job.device).notes[:2], *_TEXTBOOK_NOTES.get(device(job.device).name, ())))
     return (
         f"<h2>At the peak</h2>{bars(rows, capacity_lines(job.device))}"

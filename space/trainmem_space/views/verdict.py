@@ -8,6 +8,7 @@ from typing import Any
 from trainmem.results import error_text
 from trainmem.verdict import Verdict
 from trainmem_space.charts.text import prose, size
+from trainmem_space.words import in_words, of_address
 
 __all__ = ["error_line", "verdict_view"]
 
@@ -40,16 +41,26 @@ def verdict_view(
     if detail == "exact" and reserved is None and estimate["engine"] == "tape":
         parts.append('<p class="tm-note">Too many micro batches to replay here: without reserved memory.</p>')
     notes = [*([verdict.note] if verdict.note else []), *estimate["warnings"]]
-    parts += [f'<p class="tm-note">{prose(note)}</p>' for note in notes]
+    parts += [f'<p class="tm-note">{prose(in_words(note))}</p>' for note in notes]
     return (
         f'<section class="tm-verdict {state}" data-detail="{detail}" aria-live="polite">'
         f"{''.join(parts)}</section>"
     )
 
 
-def error_line(message: str | None, lever: str | None = None) -> str:
-    """One line for wrong input, naming the control so that the page can mark it; empty when all is well."""
+def error_line(
+    message: str | None, lever: str | None = None, *, address: bool = False, answered: bool = False
+) -> str:
+    """One line for wrong input, in the page's words and naming the control so that the page can mark it; empty
+    when all is well.
+
+    ``address``: it is the page's address that is wrong; ``answered``: what stands below is the answer all the same.
+    """
     if message is None:
         return ""
     named = f' data-lever="{escape(lever)}"' if lever else ""
-    return f'<p class="tm-error" role="alert"{named}>{prose(message)}</p>'
+    kinds = "".join(
+        f" data-{kind}" for kind, is_so in (("address", address), ("answered", answered)) if is_so
+    )
+    said = of_address(message) if address else in_words(message)
+    return f'<p class="tm-error" role="alert"{named}{kinds}>{prose(said)}</p>'
