@@ -17,12 +17,12 @@ MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 LSTM, GRU = MODES["lstm"], MODES["gru"]
 _GATES = {LSTM: 4, GRU: 3}
 _SAVED = {LSTM: 5, GRU: 6}
-"""Numbers that a layer keeps for each unit of every step: an LSTM its four gates and the cell. cuDNN's answers to
-an LSTM (8 and 9) and a GRU (7) say so; for the layers of `torch.nn.RNN` the gate alone is taken."""
+"""Numbers that a layer keeps for each unit of every step: an LSTM its four gates and the cell. cuDNN's answers for
+LSTMs (7 to 9) and a GRU (7) leave no other choice; for `torch.nn.RNN`, its only gate is taken."""
 _RESERVE_HEADER_BYTES = 16
 _NOT_COUNTED = (
-    "recurrent layers run in cuDNN, whose workspace, held while each runs, is not counted; the reserve space they "
-    "keep for backward is an LSTM's as measured, for other layers by what they must keep"
+    "recurrent layers run in cuDNN, whose workspace, held while each runs, is not counted: more may be reserved; "
+    "what they keep for backward is known of LSTMs, less surely of nn.GRU, and guessed for nn.RNN"
 )
 
 
