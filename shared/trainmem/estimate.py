@@ -33,6 +33,7 @@ __all__ = [
     "Instant",
     "NotReplayed",
     "Timeline",
+    "error_sentence",
     "estimate",
     "from_recording",
     "from_trace",
@@ -141,6 +142,26 @@ def _who_replays(job: TrainingJob) -> str:
     error = typical_error(job, "trace")
     off = "" if error >= 1 else f", typically {error_text(error)} off on measured steps"
     return f"`{trace_command(job)}` replays the real model's code{off}"
+
+
+def error_sentence(job: TrainingJob, error: float) -> str:
+    """What an `Estimate.typical_error` says of ``job``: nothing of a model whose sizes the config does not give.
+
+    Such a config gets the defaults of its class (`Architecture.sizes_by_default`), and the figure is about the
+    model that those make.
+    """
+    try:
+        found = resolve(job).architecture
+        sizes, by_default = len(found.sizes), len(found.sizes_by_default)
+    except JobError:
+        sizes = by_default = 0
+    if not by_default:
+        return f"typical error on measured steps like this one: {error_text(error)}"
+    return (
+        f"the config gives {sizes - by_default} of the {sizes} sizes that decide this model, and {by_default} "
+        f"{'is' if by_default == 1 else 'are'} its class's default{'s' * (by_default > 1)}: the typical error on "
+        f"measured steps, {error_text(error)}, holds for the model that the defaults make, which need not be yours"
+    )
 
 
 def _with_warning(answer: Estimate, note: str) -> Estimate:

@@ -10,13 +10,31 @@ from hypothesis import strategies as st
 from trainmem.allocator import AllocatorSettings
 from trainmem.buckets import BUCKETS
 from trainmem.device import device
-from trainmem.estimate import SCHEMA, STEADY, Engine, estimate, recorded, recording_of, timeline
+from trainmem.estimate import (
+    SCHEMA,
+    STEADY,
+    Engine,
+    error_sentence,
+    estimate,
+    recorded,
+    recording_of,
+    timeline,
+)
 from trainmem.instant import describe_instant
 from trainmem.job import Checkpointing, JobError, Lora, Sharding, TrainingJob
+from trainmem.model import catalogue
+from trainmem.model.families import architecture_of
 from trainmem.recording import PHASES, read_step
 from trainmem.verdict import verdict
 
 GIB = 1 << 30
+_SIZES = {
+    "hidden_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "intermediate_size": 1024,
+    "vocab_size": 32000,
+}
 FAMILIES = ("gpt2-124m", "qwen2.5-0.5b", "smollm2-135m")
 
 
@@ -104,6 +122,7 @@ def test_an_unknown_family_falls_back_to_the_whiteboard_and_says_so() -> None:
     assert answer.typical_error > 0.05
     told = " ".join(answer.warnings)
     assert "starcoder9" in told
+    assert "its MLP is taken as 4 x the hidden size wide" in told
     assert "trainmem trace" in told
 
 
@@ -318,3 +337,38 @@ def test_a_step_whose_cached_memory_alone_is_too_much_fits_barely(engine: Engine
     tight = replace(known, visible_bytes=between + outside, os_share_bytes=0)
     found = verdict(job, answer, tight, recording=recording)
     assert (found.fits, "barely" in found.sentence) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("config", "given"),
+    [
+        (
+            {"model_type": "llama"},
+            "gives 0 of the 5 sizes that decide this model, and 5 are its class's defaults",
+        ),
+        ({"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 4}, "gives 2 of the 5 sizes"),
+        ({"model_type": "mistral", **_SIZES}, "gives 5 of the 6 sizes"),  # its class has 8 key/value heads
+    ],
+)
+def test_the_error_of_a_model_that_the_config_does_not_give_is_not_its_own(
+    config: dict[str, object], given: str
+) -> None:
+    job = TrainingJob(config=config)
+    said = error_sentence(job, 9e-5)
+    assert given in said
+    assert "under 0.01%, holds for the model that the defaults make, which need not be yours" in said
+
+
+@pytest.mark.parametrize(
+    "job",
+    [TrainingJob(model="gpt2-774m"), TrainingJob(config={"model_type": "llama", **_SIZES})],
+)
+def test_the_error_of_a_model_that_is_given_is_its_own(job: TrainingJob) -> None:
+    assert error_sentence(job, 0.0125) == "typical error on measured steps like this one: 1.25%"
+
+
+def test_every_model_of_the_catalogue_gives_every_size() -> None:
+    for entry in catalogue.entries():
+        found = architecture_of(entry.config, entry.task)
+        assert found.sizes
+        assert not found.sizes_by_default, entry.name

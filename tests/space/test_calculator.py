@@ -1,6 +1,7 @@
 """What the Calculator says of a job, as HTML: a table that closes, and a model that the tape does not know."""
 
 import csv
+import json
 import re
 from html import escape
 from types import SimpleNamespace
@@ -113,13 +114,30 @@ def test_every_page_and_command_words_the_typical_error_alike(capsys):
     said = error_text(estimate["typical_error"])
     assert f"Typical error on measured steps like this one: {said}." in html
     assert main(["estimate", "-m", "gpt2-774m", "-d", "h200"]) == 0
-    assert f"typical error on measured steps like this one {said}\n" in capsys.readouterr().out
+    assert f"typical error on measured steps like this one: {said}\n" in capsys.readouterr().out
     assert [error_text(e) for e in (0.0, 9e-5, 1e-4, 0.0125)] == [
         "under 0.01%",
         "under 0.01%",
         "0.01%",
         "1.25%",
     ]
+
+
+def test_the_error_of_a_config_that_says_almost_nothing_is_not_passed_off_as_its_own(capsys, tmp_path):
+    job = TrainingJob(config={"model_type": "llama"}, device="h200")
+    html = verdict_view(
+        answers.answer(job, "fast").to_json(), answers.verdict_on(job, "fast"), described="it", detail="fast"
+    )
+    assert "Typical error on measured steps like this one" not in html
+    assert (
+        "The config gives 0 of the 5 sizes that decide this model, and 5 are its class&#x27;s defaults"
+        in html
+    )
+    assert "need not be yours." in html
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(job.config))
+    assert main(["estimate", "-m", str(file), "-d", "h200"]) in (0, 1)
+    assert "the config gives 0 of the 5 sizes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("hostile", [None, True, 1.5, float("nan"), [], {"a": 1}, "\ud800", "a" * 5000])

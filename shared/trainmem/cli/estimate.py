@@ -23,10 +23,9 @@ from trainmem.cli.jobs import (
     with_the_file,
 )
 from trainmem.device import device, devices
-from trainmem.estimate import Estimate, NotReplayed, estimate, from_trace, recording_of
+from trainmem.estimate import Estimate, NotReplayed, error_sentence, estimate, from_trace, recording_of
 from trainmem.job import JobError, TrainingJob
 from trainmem.recording import Recording
-from trainmem.results import error_text
 from trainmem.units import GIB, format_gib, parse_bytes
 from trainmem.verdict import needed_bytes, verdict
 
@@ -202,8 +201,7 @@ def _table(job: TrainingJob, answer: Estimate) -> None:
             shown = f"{size / GIB:.3f}" if size >= GIB // 2000 else "<0.001"
             print(f"  {bucket:<{width}}  {shown:>9} GiB  {100 * size / answer.peak_allocated_bytes:5.1f}%")
     print()
-    error = error_text(answer.typical_error)
-    print(f"engine {answer.engine}; typical error on measured steps like this one {error}")
+    print(f"engine {answer.engine}; {error_sentence(job, answer.typical_error)}")
     for warning in answer.warnings:
         print(f"note: {warning}")
 

@@ -88,7 +88,8 @@ class Architecture:
     - ``encoder``: attention is not causal
     - ``without_gradient``: a parameter outside the blocks that no step uses
 
-    ``notes`` are sentences about how the config was read.
+    ``notes`` are sentences about how the config was read. ``sizes`` are the keys that decided the parameters' sizes,
+    ``sizes_by_default`` those of them that the config left to its class's default.
     """
 
     family: str
@@ -107,6 +108,8 @@ class Architecture:
     head: tuple[Parameter, ...]
     buffers: tuple[Buffer, ...] = ()
     notes: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
+    sizes_by_default: tuple[str, ...] = ()
     dropout: dict[str, float] = field(default_factory=dict, hash=False)
     extra: dict[str, int | float | str | bool | None] = field(default_factory=dict, hash=False)
 

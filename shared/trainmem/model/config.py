@@ -44,13 +44,18 @@ class ConfigReader:
         named = {aliases[key]: value for key, value in config.items() if key in aliases} if aliases else {}
         self._given = {**config, **named}
         self._values = {**defaults, **self._given}
-        self._sizes_by_default: list[str] = []
+        self._sizes: dict[str, bool] = {}
         self._dropped_nulls: list[str] = []
 
     @property
+    def sizes(self) -> tuple[str, ...]:
+        """The keys that decide the model's size, in the order they were read."""
+        return tuple(self._sizes)
+
+    @property
     def sizes_by_default(self) -> tuple[str, ...]:
-        """The keys read with `size` that the config leaves to the default, in the order they were read."""
-        return tuple(self._sizes_by_default)
+        """Those of `sizes` that the config leaves to the class's default."""
+        return tuple(key for key, is_given in self._sizes.items() if not is_given)
 
     @property
     def dropped_nulls(self) -> tuple[str, ...]:
@@ -69,9 +74,18 @@ class ConfigReader:
 
     def size(self, key: str, *, least: int = 1, most: int = _MAX_WIDTH) -> int:
         """A whole number that decides the model's size."""
-        if key not in self._given and key not in self._sizes_by_default:
-            self._sizes_by_default.append(key)
+        self._note_size(key)
         return self.count(key, least=least, most=most)
+
+    def optional_size(self, key: str) -> int | None:
+        """The same, or None where null means that it follows from the others."""
+        if self._values.get(key) is None:
+            return None
+        self._note_size(key)
+        return self.count(key, least=1, most=_MAX_WIDTH)
+
+    def _note_size(self, key: str) -> None:
+        self._sizes[key] = key in self._given
 
     def vocab_size(self) -> int:
         """The tokens of the vocabulary."""
@@ -171,7 +185,7 @@ class ConfigReader:
 
     def kv_heads(self, heads: int, key: str = "num_key_value_heads") -> int:
         """Key/value heads: null means as many as heads; otherwise a divisor of them."""
-        value = self.optional_count(key)
+        value = self.optional_size(key)
         if value is None:
             return heads
         if heads % value:

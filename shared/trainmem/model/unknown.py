@@ -91,6 +91,7 @@ def architecture_of_unknown(config: Mapping[str, Any], task: Task, refusal: Unkn
         if value is not None:
             values[name] = value
     activation = str(_found(config, ("hidden_act", "activation_function", "hidden_activation")) or "silu")
+    assumed = "" if "intermediate_size" in values else "; its MLP is taken as 4 x the hidden size wide"
     values.setdefault("intermediate_size", 4 * values["hidden_size"])
     values.setdefault("max_position_embeddings", 2048)
     gated = any(part in activation.lower() for part in _GATED)
@@ -116,8 +117,8 @@ def architecture_of_unknown(config: Mapping[str, Any], task: Task, refusal: Unkn
     except UnknownFamily:
         raise refusal from None
     note = (
-        f"model_type {_type_of(config)} is unknown here: its size is read from the keys that most "
-        "configs share, as a plain decoder"
+        f"model_type {_type_of(config)} is unknown here: its size is read from the keys that most configs share, "
+        f"as a plain decoder{assumed}"
     )
     extra = {key: value for key, value in found.extra.items() if key != "position_table"}
     return replace(found, family=UNKNOWN, extra=extra, notes=(*found.notes, note))

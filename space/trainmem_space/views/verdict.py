@@ -5,7 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from trainmem.results import error_text
+from trainmem.estimate import error_sentence
+from trainmem.job import TrainingJob
 from trainmem.verdict import Verdict
 from trainmem_space.charts.text import prose, size
 from trainmem_space.words import in_words, of_address
@@ -24,11 +25,12 @@ def verdict_view(
     state = {True: "fits", False: "short", None: "unsure"}[verdict.fits]
     reserved = estimate["peak_reserved_bytes"]
     held = f", {size(reserved)} reserved" if reserved is not None else ""
-    typical = f"Typical error on measured steps like this one: {error_text(estimate['typical_error'])}."
+    typical = error_sentence(TrainingJob.from_json(estimate["job"]), estimate["typical_error"])
+    typical = f"{typical[0].upper()}{typical[1:]}."
     peak = size(estimate["peak_allocated_bytes"])
     parts = [
         f'<p class="tm-sentence">{escape(verdict.sentence)}</p>',
-        f"<p>Peak {peak} allocated{held}: {escape(estimate['peak_instant'])}. {typical}</p>",
+        f"<p>Peak {peak} allocated{held}: {escape(estimate['peak_instant'])}. {escape(typical)}</p>",
     ]
     if verdict.cheapest_lever is not None:
         sentence = escape(verdict.cheapest_lever[0])

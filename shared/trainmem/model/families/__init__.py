@@ -90,7 +90,9 @@ def architecture_of(config: Mapping[str, Any], task: Task = "causal_lm") -> Arch
     if reader.dropped_nulls:
         keys = ", ".join(reader.dropped_nulls)
         notes.append(f"the config was written without its null keys; taken as null: {keys}")
-    return replace(architecture, notes=tuple(notes))
+    return replace(
+        architecture, notes=tuple(notes), sizes=reader.sizes, sizes_by_default=reader.sizes_by_default
+    )
 
 
 def _text_part_of_gemma3(config: Mapping[str, Any], task: Task) -> Architecture:

@@ -33,7 +33,7 @@ def read_sizes(config: ConfigReader, *, explicit_head_dim: bool) -> DecoderSizes
     hidden_size = config.size("hidden_size")
     layers = config.layers()
     heads = config.size("num_attention_heads")
-    head_dim = config.optional_count("head_dim") if explicit_head_dim else None
+    head_dim = config.optional_size("head_dim") if explicit_head_dim else None
     if head_dim is None:
         head_dim = hidden_size // config.divisor("num_attention_heads", hidden_size, "hidden_size")
     if head_dim % 2:

@@ -48,7 +48,7 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
     hidden_size = config.size("n_embd")
     layers = config.layers("n_layer")
     heads = config.divisor("n_head", hidden_size, "n_embd")
-    intermediate_size = config.optional_count("n_inner") or 4 * hidden_size
+    intermediate_size = config.optional_size("n_inner") or 4 * hidden_size
     vocab_size = config.vocab_size()
     positions = config.positions("n_positions")
     if config.flag("add_cross_attention"):

@@ -40,7 +40,7 @@ def _build(config: ConfigReader, task: Task) -> Architecture:
     intermediate_size = config.size("ffn_dim")
     vocab_size = config.vocab_size()
     positions = config.positions()
-    embedding_width = config.optional_count("word_embed_proj_dim") or hidden_size
+    embedding_width = config.optional_size("word_embed_proj_dim") or hidden_size
     bias = config.flag("enable_bias")
     norm_before = config.flag("do_layer_norm_before")
     affine = config.flag("layer_norm_elementwise_affine")
