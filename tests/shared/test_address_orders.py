@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +18,8 @@ from trainmem.tape import record
 
 MIB = 1 << 20
 STEADY = 3
+DATA = Path(__file__).parents[1] / "data" / "h200_address_orders.jsonl"
+MEASURED = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
 
 
 def test_rising_addresses_never_go_back() -> None:
@@ -65,3 +71,17 @@ def test_the_trace_answers_the_larger(changes: dict[str, str], measured: int) ->
     assert all(reserved)
     assert most_reserved(recording, falling, STEADY) == max(value or 0 for value in reserved)
     assert reserved[1] == pytest.approx(measured, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    "measured", MEASURED, ids=lambda row: row["job"]["model"] or row["job"]["config"]["model_type"]
+)
+def test_a_step_whose_blocks_depend_on_the_order_of_addresses(measured: dict[str, Any]) -> None:
+    """Every figure that an H200 counted; some change with what the driver does to a process's addresses."""
+    job = TrainingJob.from_json(measured["job"])
+    recording = record(job, resolve(job).architecture)
+    result = counters(recording)
+    for number, name in ((1, "first_step"), (STEADY, "steady_step")):
+        figures = read_step(recording, result, number)
+        predicted = {**figures.phases, "peak_reserved_bytes": figures.peak_reserved_bytes}
+        assert predicted == {key: measured[name][key] for key in predicted}
