@@ -24,6 +24,7 @@ from trainmem.quiz import (
 )
 from trainmem.quiz.grade import key_text
 from trainmem.quiz.progress import Attempt
+from trainmem_space import pins
 from trainmem_space.charts.small import small_chart
 from trainmem_space.tabs.quiz import STORAGE_KEY, STORAGE_SECRET
 from trainmem_space.views.quiz import Shown, end_view, menu_view, question_view
@@ -154,4 +155,5 @@ def test_what_the_browser_keeps_outlives_the_server(app_url):
     with urllib.request.urlopen(f"{app_url}config", timeout=30) as answer:
         parts = json.load(answer)["components"]
     kept = [part["props"] for part in parts if part["type"] == "browserstate"]
-    assert [(props["storage_key"], props["secret"]) for props in kept] == [(STORAGE_KEY, STORAGE_SECRET)]
+    found = sorted((props["storage_key"], props["secret"]) for props in kept)
+    assert found == [(pins.STORAGE_KEY, pins.STORAGE_SECRET), (STORAGE_KEY, STORAGE_SECRET)]
