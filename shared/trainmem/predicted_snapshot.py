@@ -10,7 +10,7 @@ from trainmem.buckets import BUCKETS
 from trainmem.estimate import Engine, recording_of
 from trainmem.instant import short_op
 from trainmem.job import TrainingJob
-from trainmem.recording import Recording
+from trainmem.recording import Recording, kernel_loads
 
 __all__ = ["predicted_snapshot"]
 
@@ -39,6 +39,7 @@ def predicted_snapshot(
         settings=settings,
         streams=recording.streams(),
         empty_cache_before=recording.empty_cache_before,
+        kernels_loaded_before=kernel_loads(recording),
     )
 
 

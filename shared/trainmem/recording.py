@@ -11,11 +11,12 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Literal
 
 from trainmem.allocator import AllocatorSettings, OutOfMemory, RisingAddresses, SegmentPlacement, replay
 from trainmem.buckets import BUCKETS, Bucket
+from trainmem.units import MIB
 
 __all__ = [
     "PHASES",
@@ -25,6 +26,7 @@ __all__ = [
     "Recording",
     "StepFigures",
     "counters",
+    "kernel_loads",
     "most_reserved",
     "read_step",
     "without_collections",
@@ -32,6 +34,10 @@ __all__ = [
 
 Phase = Literal["setup", "forward", "backward", "optimizer", "zero_grad"]
 PHASES: tuple[Phase, ...] = ("setup", "forward", "backward", "optimizer", "zero_grad")
+
+_WORKSPACE = BUCKETS.index("workspace")
+_FORWARD_KERNELS_BYTES = 18 * MIB
+_BACKWARD_KERNELS_BYTES = 8 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,7 @@ def counters(
                 empty_cache_before=recording.empty_cache_before,
                 streams=recording.streams(),
                 placement=placement,
+                kernels_loaded_before=kernel_loads(recording),
             )
         return Counters(result.allocated, result.reserved, result.block_bytes, result.oom)
     blocks: list[int] = []
@@ -139,6 +146,25 @@ def counters(
         else:
             deltas.append(-blocks[~event])
     return Counters(list(accumulate(deltas)), None, blocks)
+
+
+def kernel_loads(recording: Recording) -> dict[int, int]:
+    """Before which events the driver loads kernels for the first time, and how many bytes of them.
+
+    With the first matrix product, whose workspace shows it, come those of a block's forward; with the first
+    backward come others. The sizes are what segments left free for them in recordings of GPT-2 on an H200 (see
+    `DeviceAddresses`): 12 and 6 MiB in two holes right after cuBLAS's workspace was made, and at least 8 in one
+    by the optimizer's step. They are the same for every job here, although each loads kernels of its own.
+    """
+    loads: dict[int, int] = {}
+    number = next((number for number, bucket in enumerate(recording.bucket_of) if bucket == _WORKSPACE), -1)
+    if number >= 0:
+        allocations = (event for event, value in enumerate(recording.events) if value > 0)
+        loads[next(islice(allocations, number, None)) + 1] = _FORWARD_KERNELS_BYTES
+    backward = next((mark.event for mark in recording.marks if mark.phase == "backward"), None)
+    if backward is not None:
+        loads[backward] = loads.get(backward, 0) + _BACKWARD_KERNELS_BYTES
+    return loads
 
 
 @contextmanager

@@ -54,6 +54,24 @@ def test_segments_never_overlap_and_leave_nothing_behind(sizes: list[int]) -> No
     assert placement.place(page) == fresh.place(page)
 
 
+def test_kernels_fill_the_lowest_holes_page_by_page() -> None:
+    """As in the recording with checkpointing: 12 MiB behind the first segment, then 6 in the late hole."""
+    placement = DeviceAddresses()
+    placement.place(404 * MIB)
+    hole = placement.place(2 * MIB) + 2 * MIB
+    low = placement.place(148 * MIB)
+    placement.load_kernels(18 * MIB)
+    assert placement.place(2 * MIB) == hole + 6 * MIB
+    assert placement.place(12 * MIB) != low + 148 * MIB
+
+
+def test_the_first_kernel_opens_a_hole_in_a_chunk_that_has_a_segment_and_gives_an_empty_chunk_back() -> None:
+    with_segment, without = DeviceAddresses(segments_before_kernels=1), DeviceAddresses()
+    top = with_segment.place(2 * MIB) + 2 * MIB
+    assert with_segment.place(40 * MIB) == top - 416 * MIB
+    assert without.place(40 * MIB) == top - 64 * MIB
+
+
 @pytest.mark.parametrize(
     ("changes", "measured"),
     [

@@ -126,6 +126,7 @@ def test_our_viewer_reads_the_peaks_that_the_replay_predicts(name):
         recording["events"],
         settings=AllocatorSettings(expandable_segments=recording["expandable_segments"]),
         empty_cache_before=recording["empty_cache_before"],
+        placement=RecordedAddresses(recording),
     )
     (device,) = analyse(read_snapshot(data)).devices
     assert device.peak_allocated_bytes == result.peak_allocated_bytes

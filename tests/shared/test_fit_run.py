@@ -9,6 +9,7 @@ from trainmem.fit.methods import METHODS
 from trainmem.fit.run import Ran, run
 from trainmem.job import Lora, Sharding, TrainingJob
 from trainmem.model import resolve
+from trainmem.recording import kernel_loads
 from trainmem.tape import record, record_by_step
 
 SMALL = ("gpt2-124m", "qwen2.5-0.5b", "smollm2-135m", "pythia-160m", "opt-125m", "gemma3-270m")
@@ -41,6 +42,9 @@ def whole(job, limit_bytes):
             capacity_bytes=limit_bytes,
             streams=recording.streams(),
             empty_cache_before=[event for event in recording.empty_cache_before if event < len(events)],
+            kernels_loaded_before={
+                event: size for event, size in kernel_loads(recording).items() if event < len(events)
+            },
         )
 
     found = played(recording.events)

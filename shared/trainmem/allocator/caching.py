@@ -156,6 +156,10 @@ class CachingAllocator:
             self._open(self._waiting.pop())
         release_idle_segments(self._memory, frozenset(self._freeable_pools))
 
+    def load_kernels(self, size_bytes: int) -> None:
+        """Kernels used for the first time take addresses that segments could have had; no counter shows them."""
+        self._memory.placement.load_kernels(size_bytes)
+
     def release_pool(self, pool: int) -> None:
         """The graphs of a private pool are gone: `empty_cache` may give back its segments too."""
         self._freeable_pools.add(pool)

@@ -53,6 +53,7 @@ def write_snapshot(
     pools: Sequence[int] | None = None,
     placement: SegmentPlacement | None = None,
     empty_cache_before: Collection[int] = (),
+    kernels_loaded_before: Mapping[int, int] | None = None,
     device_index: int = 0,
 ) -> bytes:
     """The bytes of a snapshot of ``events`` (the stream that `replay` takes).
@@ -69,10 +70,13 @@ def write_snapshot(
     writer = _Writer(events, stacks or (), categories, streams or (), pools or ())
     journal = allocator.keep_journal()
     trace: list[Entry] = []
+    loads = kernels_loaded_before or {}
     number = 0
     for index, event in enumerate(events):
         if index in empty_cache_before:
             allocator.empty_cache()
+        if index in loads:
+            allocator.load_kernels(loads[index])
         address = allocator.address(~event) if event < 0 else 0
         allocator.feed((event,), [], [], streams=streams, pools=pools)
         caller = number if event > 0 else None

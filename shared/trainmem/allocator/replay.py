@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainmem.allocator.addresses import SegmentPlacement
@@ -69,6 +69,7 @@ def replay(
     pools: Sequence[int] | None = None,
     placement: SegmentPlacement | None = None,
     empty_cache_before: Collection[int] = (),
+    kernels_loaded_before: Mapping[int, int] | None = None,
 ) -> Replay:
     """Play ``events`` through a fresh allocator.
 
@@ -80,7 +81,8 @@ def replay(
     of both. ``capacity_bytes`` is the device's memory, of which ``outside_bytes`` are taken by the CUDA
     context, libraries and others; without a capacity memory never runs out.
 
-    ``empty_cache_before`` are the events before which the script calls ``torch.cuda.empty_cache``.
+    ``empty_cache_before`` are the events before which the script calls ``torch.cuda.empty_cache``;
+    ``kernels_loaded_before`` says before which events new kernels take how many bytes.
     """
     allocator = CachingAllocator(
         settings, capacity_bytes=capacity_bytes, outside_bytes=outside_bytes, placement=placement
@@ -88,7 +90,8 @@ def replay(
     allocated: list[int] = []
     reserved: list[int] = []
     done = 0
-    for stop in sorted({*empty_cache_before, len(events)}):
+    loads = kernels_loaded_before or {}
+    for stop in sorted({*empty_cache_before, *loads, len(events)}):
         whole = done == 0 and stop == len(events)
         part = events if whole else events[done:stop]
         allocator.feed(part, allocated, reserved, streams=streams, pools=pools)
@@ -96,6 +99,8 @@ def replay(
             break
         if stop in empty_cache_before:
             allocator.empty_cache()
+        if stop in loads:
+            allocator.load_kernels(loads[stop])
         done = stop
     return Replay(
         events=events,

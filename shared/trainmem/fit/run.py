@@ -11,7 +11,7 @@ from itertools import pairwise
 from trainmem.allocator import CachingAllocator
 from trainmem.job import TrainingJob
 from trainmem.model import resolve
-from trainmem.recording import Recording, without_collections
+from trainmem.recording import Recording, kernel_loads, without_collections
 from trainmem.tape import record, record_by_step
 
 __all__ = ["Ran", "run"]
@@ -105,9 +105,12 @@ class _Machine:
         streams = defaultdict(int, recording.stream_of) if recording.stream_of else None
         stop = len(recording.events) if end is None else end
         emptied = {event for event in recording.empty_cache_before if self.done <= event < stop}
-        for start, until in pairwise(sorted({self.done, stop, *emptied})):
+        loads = {event: size for event, size in kernel_loads(recording).items() if self.done <= event < stop}
+        for start, until in pairwise(sorted({self.done, stop, *emptied, *loads})):
             if start in emptied:
                 self.allocator.empty_cache()
+            if start in loads:
+                self.allocator.load_kernels(loads[start])
             self.allocator.feed(recording.events[start:until], self.allocated, [], streams=streams)
             if self.allocator.oom is not None:
                 return False
