@@ -79,3 +79,22 @@ def test_a_script_is_held_against_the_device_that_is_named(
     assert main(["trace", "--steps", "1", *flags, str(script)]) == 0
     out = capfd.readouterr().out
     assert "fit on" not in out.lower() if said is None else said in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("-b", "4"), "-b: "),
+        (("--precision", "bf16"), "--precision: "),
+        (("--no-reshard-after-forward",), "--no-reshard-after-forward: "),
+        (("--data-parallel", "0"), "sharding.data_parallel: "),
+    ],
+)
+def test_what_a_script_sets_itself_is_no_flag(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], flags: tuple[str, ...], named: str
+) -> None:
+    (tmp_path / "script.py").write_text("")
+    assert main(["trace", *flags, str(tmp_path / "script.py")]) == 2
+    err = capfd.readouterr().err
+    assert err.startswith(f"trainmem trace: {named}")
+    assert err.count("\n") == 1

@@ -62,6 +62,12 @@ def virtual_sharding(record_mode: RecordMode) -> Iterator[None]:
                     )
                 filled: Any = _as_communication(recorder, getattr(owner, own))
                 stack.enter_context(mock.patch.object(owner, own, filled))
+            for module_name in ("_fsdp_init", "_fully_shard"):
+                owner = getattr(_fully_shard, module_name, None)
+                find: Any = getattr(owner, "_get_managed_states", None)
+                if find is not None:
+                    faked = _with_fake_buffers(record_mode, find)
+                    stack.enter_context(mock.patch.object(owner, "_get_managed_states", faked))
             from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
             for name in _ASKING:
@@ -70,6 +76,20 @@ def virtual_sharding(record_mode: RecordMode) -> Iterator[None]:
                     paused = _paused(record_mode, asking)
                     stack.enter_context(mock.patch.object(ShardingPropagator, name, paused))
         yield
+
+
+def _with_fake_buffers(record_mode: RecordMode, find: Callable[..., Any]) -> Callable[..., Any]:
+    """FSDP2 moves buffers to the device by setting their data, which no tensor of the host takes from a fake one."""
+
+    @wraps(find)
+    def found(modules: list[torch.nn.Module], *args: Any, **kwargs: Any) -> Any:
+        for module in modules:
+            for name, buffer in module._buffers.items():
+                if type(buffer) is torch.Tensor and buffer.device.type == "cpu":
+                    module._buffers[name] = record_mode.fakes.mode.from_tensor(buffer)
+        return find(modules, *args, **kwargs)
+
+    return found
 
 
 def _paused(record_mode: RecordMode, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,6 +141,8 @@ def leaving_groups(recorder: Recorder) -> Iterator[None]:
     try:
         with (
             mock.patch.object(dist, "init_process_group", joined),
+            # by which fully_shard joins a group where the program has not
+            mock.patch.object(dist.distributed_c10d, "init_process_group", joined),
             mock.patch.object(torch.nn.parallel, "DistributedDataParallel", DataParallel),
         ):
             yield

@@ -41,8 +41,8 @@ def _apply(module: torch.nn.Module, fn: Callable[[Any], Any], recurse: bool = Tr
 def _moved(parameter: torch.nn.Parameter, moved: torch.Tensor) -> torch.nn.Parameter:
     if isinstance(moved, torch.nn.Parameter):
         return moved
-    # out of "meta", as `to_empty` takes it, a parameter of DTensor is a new one in PyTorch as well
-    if type(parameter) is type(moved) and parameter.device.type != "meta":
+    # into "meta", and out of it as `to_empty` takes it, a parameter is a new one in PyTorch as well
+    if type(parameter) is type(moved) and "meta" not in (parameter.device.type, moved.device.type):
         parameter.data = moved
         return parameter
     return torch.nn.Parameter(moved, parameter.requires_grad)

@@ -1,4 +1,4 @@
-"""What libraries for several GPUs do where one process has one GPU, as in a trace that was not told WORLD_SIZE."""
+"""What libraries for several GPUs do where one process has one GPU, as a trace of a script does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,16 @@ def one_process(note: Callable[[str], None]) -> Iterator[None]:
             stack.enter_context(
                 mock.patch.object(accelerator, "__init__", _noting(accelerator.__init__, note))
             )
+            _forget_accelerators()
+            stack.callback(_forget_accelerators)
         yield
+
+
+def _forget_accelerators() -> None:
+    """accelerate holds one state a process, and a trace's ends with it."""
+    state: Any = sys.modules["accelerate.state"]
+    state.AcceleratorState._reset_state(True)
+    state.GradientState._reset_state()
 
 
 def _moved(self: Any, inputs: Any, kwargs: Any, device_ids: list[int]) -> tuple[Any, Any]:
@@ -57,7 +66,7 @@ def _noting(make: Callable[..., None], note: Callable[[str], None]) -> Callable[
         if asked and str(self.distributed_type).endswith("NO"):
             note(
                 f"accelerate: the script asks for {asked[0]}, and one process alone, as here, trains without it: "
-                "this is the memory of the whole model on one GPU"
+                "this is the memory of the whole model on one GPU; --data-parallel N traces one of N ranks"
             )
 
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import runpy
 import sys
 from collections.abc import Callable
@@ -126,9 +127,13 @@ def trace_script(
     *,
     device: str = "h200",
     steps: int = 3,
+    ranks: int = 1,
     progress: Callable[[float], None] | None = None,
 ) -> Recording:
-    """Trace a script as ``python path arguments`` would run it. Raises `TraceError` where it fails."""
+    """Trace a script as ``python path arguments`` would run it. Raises `TraceError` where it fails.
+
+    ``ranks`` above 1: as the first of so many processes, with what torchrun tells each of them.
+    """
 
     def run() -> None:
         try:
@@ -143,6 +148,19 @@ def trace_script(
         quiet_libraries(),
         mock.patch.object(sys, "argv", [str(path), *arguments]),
         mock.patch.object(sys, "path", [str(path.resolve().parent), *sys.path]),
+        mock.patch.dict(os.environ, _rank_environment(ranks) if ranks > 1 else {}),
     ):
         load_what_it_names(path)
         return trace_program(run, device=device, steps=steps, progress=progress)
+
+
+def _rank_environment(ranks: int) -> dict[str, str]:
+    """Nothing is ever sent, so that address and port are only there to be read."""
+    return {
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29500",
+    }

@@ -14,12 +14,8 @@ __all__ = ["refusing_what_no_trace_replays"]
 _FLEX = "flex_attention is made of compiled kernels, which a trace cannot replay"
 _GRAPHS = "CUDA graphs keep memory in a pool of their own, which a trace does not replay; trace the same step without"
 _FSDP1 = "FullyShardedDataParallel (FSDP1) is not replayed; torch's fully_shard (FSDP2) is"
-_ACCELERATE = (
-    "accelerate's FSDP is not replayed; torch's fully_shard (FSDP2), called by the script itself, is"
-)
 _LIGER = "of Liger's kernels only the loss is replayed, and of a job alone (--loss liger_fused); trace without them"
 _LIMITS = (
-    ("accelerate.accelerator", "fsdp2_prepare_model", _ACCELERATE),
     ("transformers.trainer", "apply_liger_kernel", _LIGER),
     ("torch.nn.attention.flex_attention", "flex_attention", _FLEX),
     ("transformers.integrations.flex_attention", "flex_attention", _FLEX),

@@ -109,14 +109,19 @@ _OF_ADAPTERS_AND_RANKS = (
 
 def flags_of(args: argparse.Namespace) -> str:
     """The job's flags as they were given, to follow another command."""
-    said = []
+    return " ".join(shlex.join(words) for words in given_flags(args).values())
+
+
+def given_flags(args: argparse.Namespace) -> dict[str, list[str]]:
+    """By the name that each has in ``args``, the job's flags as they were given."""
+    said: dict[str, list[str]] = {}
     for name in ("model", *_WHOLE, *LEVERS, *_OF_ADAPTERS_AND_RANKS, "device"):
         value = getattr(args, name)
         if value is not None:
-            said += [*_SHORT.get(name, [f"--{name.replace('_', '-')}"]), shlex.quote(str(value))]
+            said[name] = [*_SHORT.get(name, [f"--{name.replace('_', '-')}"]), str(value)]
     if args.no_reshard_after_forward:
-        said.append("--no-reshard-after-forward")
-    return " ".join(said)
+        said["no_reshard_after_forward"] = ["--no-reshard-after-forward"]
+    return said
 
 
 def with_the_file(text: str, job: TrainingJob, args: argparse.Namespace) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 
 from trainmem.buckets import BUCKETS
 from trainmem.cli.bar import progress_bar
-from trainmem.cli.jobs import add_job_arguments, job_from_arguments
+from trainmem.cli.jobs import add_job_arguments, given_flags, job_from_arguments
 from trainmem.contributors import contributors
 from trainmem.device import device
 from trainmem.instant import describe_instant
+from trainmem.job import TrainingJob
 from trainmem.recording import Counters, Recording, counters, most_reserved, read_step
 from trainmem.units import format_gib
 from trainmem.verdict import verdict_of_recording
@@ -26,7 +27,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "trace",
         description=__doc__,
-        epilog="flags of trainmem come before SCRIPT, the script's own after it",
+        epilog="flags of trainmem come before SCRIPT, the script's own after it; of a job's flags a script takes "
+        "--device, and --data-parallel N: it runs as the first of N processes, as torchrun would start it",
     )
     add_job_arguments(parser)
     parser.add_argument("--steps", type=int, default=3, metavar="N", help="stop after N optimizer steps")
@@ -44,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     job = job_from_arguments(args) if args.script is None else None
     if job is None and not args.script.is_file():
         raise ValueError(f"script: {args.script.name} is not a file")
+    ranks = _ranks(args) if job is None else 1
     on = device(job.device if job is not None else args.device or "h200")
     # only here: importing torch and transformers takes seconds, a wrong flag is said at once
     began = time.perf_counter()
@@ -55,7 +58,12 @@ def run(args: argparse.Namespace) -> int:
             recording = trace(job, steps=args.steps, progress=progress)
         else:
             recording = trace_script(
-                args.script, args.arguments, device=on.name, steps=args.steps, progress=progress
+                args.script,
+                args.arguments,
+                device=on.name,
+                steps=args.steps,
+                ranks=ranks,
+                progress=progress,
             )
     seconds = {"imports": round(imported - began, 2), "trace": round(time.perf_counter() - imported, 2)}
     result = counters(recording)
@@ -80,6 +88,21 @@ def run(args: argparse.Namespace) -> int:
         print(f"{found.sentence}\n")
     print(f"traced on {versions()}, in {seconds['trace']:.1f} s after {seconds['imports']:.1f} s of imports")
     return 0
+
+
+def _ranks(args: argparse.Namespace) -> int:
+    """Of how many ranks a script is one. Raises ValueError for flags that a script sets itself."""
+    given = given_flags(args)
+    for name, words in given.items():
+        if name not in _OF_A_SCRIPT:
+            raise ValueError(f"{words[0]}: goes with --model; a script sets it itself")
+    return TrainingJob.from_json(
+        {"model": "any", "sharding": {"mode": "ddp", "data_parallel": args.data_parallel}}
+    ).sharding.data_parallel
+
+
+_OF_A_SCRIPT = ("device", "data_parallel")
+"""Flags of a job that say where a script runs, not what it does."""
 
 
 def _report(recording: Recording, result: Counters, steps: int, optimizer: str) -> None:
