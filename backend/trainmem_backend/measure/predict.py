@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from trainmem.allocator import replay
 from trainmem.estimate import estimate
 from trainmem.job import TrainingJob
 from trainmem.model import resolve
+from trainmem.recording import Recording, counters
 from trainmem.tape import record
 
 __all__ = ["Predictor"]
@@ -25,16 +25,16 @@ def _peak(job: TrainingJob) -> tuple[int | None, bool]:
 
 
 @lru_cache(maxsize=16)
-def _events(text: str, job: TrainingJob) -> tuple[int, ...]:
-    return tuple(record(job, resolve(job).architecture).events)
+def _recording(text: str, job: TrainingJob) -> Recording:
+    return record(job, resolve(job).architecture)
 
 
 def _fits(job: TrainingJob, capacity_bytes: int) -> bool | None:
     try:
-        events = _events(repr(job), job)
+        recording = _recording(repr(job), job)
     except Exception:
         return None
-    return replay(events, capacity_bytes=capacity_bytes).oom is None
+    return counters(recording, capacity_bytes=capacity_bytes).oom is None
 
 
 @dataclass(kw_only=True, slots=True)

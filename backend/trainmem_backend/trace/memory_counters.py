@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainmem.allocator import CachingAllocator
+from trainmem.recording import kernel_loads
 from trainmem.units import format_gib
 from trainmem_backend.trace.recorder import Recorder
 
@@ -25,6 +26,7 @@ class MemoryCounters:
         self._recorder, self._total_bytes = recorder, total_bytes
         self._allocator = CachingAllocator()
         self._played = self._emptied = 0
+        self._loaded: set[int] = set()
         self._most_allocated = self._most_reserved = 0
 
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -46,18 +48,20 @@ class MemoryCounters:
         recording = self._recorder.recording
         events, stops = recording.events, recording.empty_cache_before
         streams = _DefaultStream(recording.stream_of) if recording.stream_of else None
-        while self._played < len(events) or self._emptied < len(stops):
-            empties = self._emptied < len(stops)
-            stop = stops[self._emptied] if empties else len(events)
+        loads = {at: size for at, size in kernel_loads(recording).items() if at not in self._loaded}
+        for stop in sorted({*stops[self._emptied :], *loads, len(events)}):
             allocated: list[int] = []
             reserved: list[int] = []
             self._allocator.feed(events[self._played : stop], allocated, reserved, streams=streams)
             self._most_allocated = max(self._most_allocated, max(allocated, default=0))
             self._most_reserved = max(self._most_reserved, max(reserved, default=0))
             self._played = stop
-            if empties:
+            while self._emptied < len(stops) and stops[self._emptied] <= stop:
                 self._allocator.empty_cache()
                 self._emptied += 1
+            if stop in loads:
+                self._allocator.load_kernels(loads[stop])
+                self._loaded.add(stop)
         return self._allocator
 
     def _peaks(self) -> tuple[int, int]:
