@@ -121,12 +121,13 @@ def _summary(rows: Iterable[MeasuredRow]) -> str:
 
 
 def _of_drawn(errors: list[tuple[float, float]]) -> str:
-    """What came of the suite of random jobs."""
+    """What came of the suite of random jobs, then and now."""
     allocated, reserved = zip(*errors, strict=True)
     return (
         f"Nobody chose the {len(errors)} jobs of the suite `random`: models, shapes and levers are drawn by number. "
-        f"They were predicted first and measured once: allocated memory came out right to the byte in "
-        f"{allocated.count(0)} (worst {100 * max(allocated):.2f}%), reserved memory in {reserved.count(0)} "
+        "Predicted before they were measured, allocated memory came out right to the byte in 58 and reserved memory in "
+        "57. What the misses showed of the driver's addresses is in the code now, which makes it "
+        f"{allocated.count(0)} (worst {100 * max(allocated):.2f}%) and {reserved.count(0)} "
         f"(worst {100 * max(reserved):.1f}%)."
     )
 
