@@ -108,8 +108,8 @@ class Architecture:
     head: tuple[Parameter, ...]
     buffers: tuple[Buffer, ...] = ()
     notes: tuple[str, ...] = ()
-    sizes: tuple[str, ...] = ()
-    sizes_by_default: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = field(default=(), compare=False)
+    sizes_by_default: tuple[str, ...] = field(default=(), compare=False)
     dropout: dict[str, float] = field(default_factory=dict, hash=False)
     extra: dict[str, int | float | str | bool | None] = field(default_factory=dict, hash=False)
 
