@@ -8,10 +8,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from itertools import count, islice
-from typing import Any
+from typing import Any, get_args
 
 from trainmem.estimate import estimate
-from trainmem.job import Lora, TrainingJob
+from trainmem.job import Lora, Precision, TrainingJob
 from trainmem.model import catalogue
 from trainmem_backend.measure.trial import Trial
 
@@ -22,16 +22,8 @@ _MOST_PARAMETERS = 4_200_000_000
 _MOST_BYTES = 20 << 30
 """Predicted, so that a GPU of 24 GB runs them all."""
 
-_PRECISIONS = (
-    "fp32",
-    "amp_bf16",
-    "amp_fp16",
-    "bf16",
-    "bf16_kahan",
-    "bf16_stochastic",
-    "bf16_master",
-    "bf16_master_fp32_grads",
-)
+_PRECISIONS = tuple(name for name in get_args(Precision) if name != "fsdp_mp_bf16")
+"""Those of one GPU."""
 _ROUNDED = ("adamw", "adamw_fused", "adamw_loop", "sgd", "sgd_momentum")
 """Optimizers that Kahan and stochastic rounding go with."""
 _OPTIMIZERS = (*_ROUNDED, "adafactor", "muon", "adamw8bit", "paged_adamw8bit", "lion8bit")
