@@ -146,9 +146,10 @@ def _of_scripts() -> str:
         [abs(run[f"traced_{kind}_bytes"] / run[f"peak_{kind}_bytes"] - 1) for run in runs]
         for kind in ("allocated", "reserved")
     )
+    scripts, models = ({run[name] for run in runs} for name in ("script", "model"))
     return (
-        f"{len({run['script'] for run in runs})} whole scripts (Trainer, accelerate, LoRA, fp16 with a scaler, "
-        f"preferences by hand) were run on an H200, {len(runs)} runs with {len({run['model'] for run in runs})} models, "
+        f"{len(scripts)} whole scripts (Trainer, accelerate, LoRA, fp16 with a scaler, "
+        f"preferences by hand) were run on an H200, {len(runs)} runs with {len(models)} models, "
         f"and traced with no GPU: allocated memory is within {100 * max(allocated):.2f}% and right to the byte in "
         f"{allocated.count(0)}, reserved memory within {100 * max(reserved):.2f}% and to the byte in "
         f"{reserved.count(0)} (`TRAINMEM_SCRIPTS=all pytest tests/backend/test_scripts_measured.py`)."
