@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmem.job import Lora, TrainingJob
+from trainmem.job import LEVERS, Lora, TrainingJob
+from trainmem.model.families import FAMILIES
 from trainmem_backend.measure.bench import Bench
 from trainmem_backend.measure.beside import grouped
 from trainmem_backend.measure.hostmemory import HostMemory, low_free_warning, read_host_memory
@@ -231,6 +232,14 @@ def test_every_suite_is_a_list_of_distinct_trials_with_known_models():
     assert 6 <= len(SUITES["verify"]()) <= 10
     with pytest.raises(ValueError, match="suite: 'lessons' is not one of"):
         trials_of(["lessons"])
+
+
+def test_random_jobs_reach_every_lever_of_one_rank_and_every_family():
+    jobs = [trial.job for trial in SUITES["random-wide"]()]
+    for lever, values in LEVERS.items():
+        assert {getattr(job, lever) for job in jobs} == set(values), lever
+    assert {job.config["model_type"] for job in jobs} == set(FAMILIES)
+    assert {job.sharding.mode for job in jobs} == {"none", "fsdp2"}
 
 
 def test_neighbours_that_only_ask_for_memory_are_grouped():

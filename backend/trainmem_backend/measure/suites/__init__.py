@@ -13,6 +13,7 @@ from trainmem_backend.measure.suites import (
     limits,
     machine,
     random_jobs,
+    random_wide,
     scaling,
     sharded,
     verify,
@@ -32,6 +33,7 @@ SUITES: dict[str, Callable[[], list[Trial]]] = {
     "limits": limits.trials,
     "sharded": sharded.trials,
     "random": random_jobs.trials,
+    "random-wide": random_wide.trials,
     "verify": verify.trials,
 }
 """Suites by name, in the order in which ``--suite all`` runs them."""
