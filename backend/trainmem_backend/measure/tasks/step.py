@@ -19,6 +19,8 @@ from trainmem_backend.measure.trial import Trial
 __all__ = ["measure_step", "memory_pass", "timing_pass"]
 
 _STEPS = 3
+_MOST_SKIPPED_STEPS = 20
+"""A loss scaler begins at 65,536 and halves its scale with each step that it skips."""
 _WARM_UP_STEPS = 2
 _TIMED_STEPS = 5
 _TIMED_SECONDS = 6.0
@@ -71,7 +73,8 @@ def memory_pass(workload: Any, device: Device, *, steps: int = _STEPS) -> dict[s
 
     Step 1 has no optimizer state before its end, so it peaks lower; from step 2 on nothing changes but
     what the allocator's cache looks like. With accumulation a phase's peak is the highest over its micro
-    batches.
+    batches. A step that the loss scaler skips, because gradients overflowed, makes no state: it is taken again
+    and does not count. Raises ``ValueError`` where it skips them all.
     """
     parameters = list(workload.model.parameters())
     measured: dict[str, Any] = {
@@ -79,9 +82,11 @@ def memory_pass(workload: Any, device: Device, *, steps: int = _STEPS) -> dict[s
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         "weights_bytes": device.allocated_bytes(),
     }
-    recorded = []
+    recorded: list[dict[str, Any]] = []
     gradients: dict[str, int] = {}
-    for _ in range(steps):
+    skipped = 0
+    while len(recorded) < steps:
+        scale = _loss_scale(workload)
         figures: dict[str, Any] = {"start_bytes": device.allocated_bytes()}
         reserved = requested = 0
         began = time.perf_counter()
@@ -101,17 +106,28 @@ def memory_pass(workload: Any, device: Device, *, steps: int = _STEPS) -> dict[s
         figures["peak_bytes"] = max(value for name, value in figures.items() if name.startswith("peak_"))
         figures["peak_reserved_bytes"] = reserved
         figures["peak_requested_bytes"] = requested
-        recorded.append(figures)
+        if _loss_scale(workload) >= scale:
+            recorded.append(figures)
+            continue
+        skipped += 1
+        if skipped == _MOST_SKIPPED_STEPS:
+            raise ValueError(f"precision: the loss scaler skipped {skipped} steps; gradients are not finite")
     steady = recorded[-1]
     measured["first_step"] = recorded[0]
     measured["steady_step"] = steady
     measured["steps"] = steps
+    if skipped:
+        measured["skipped_steps"] = skipped
     measured["peak_allocated_bytes"] = steady["peak_bytes"]
     measured["peak_reserved_bytes"] = max(step["peak_reserved_bytes"] for step in recorded)
     measured["peak_requested_bytes"] = steady["peak_requested_bytes"]
     measured["allocator_retries"] = device.retries()
     measured["dtypes"] = live_dtypes(workload, gradients)
     return measured
+
+
+def _loss_scale(workload: Any) -> float:
+    return float(workload.scaler.get_scale()) if workload.scaler is not None else 1.0
 
 
 def timing_pass(workload: Any, device: Device, *, longest_seconds: float = _TIMED_SECONDS) -> dict[str, Any]:
