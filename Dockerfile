@@ -9,16 +9,22 @@ ENV PIP_NO_CACHE_DIR=1 \
     PYTHONUNBUFFERED=1
 RUN useradd --create-home --uid 1000 user
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints.txt hatch_build.py README.md ./
 COPY shared shared
 COPY space space
 COPY backend backend
 
-FROM base AS backend
-# Triton compiles a small launcher for each kernel on the machine that runs it.
+FROM base AS compiler
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
+
+# The package with its compiled allocator; the app's image needs no compiler for it.
+FROM compiler AS package
+RUN pip wheel --no-deps --wheel-dir /wheels .
+
+# Triton compiles a small launcher for each kernel on the machine that runs it.
+FROM compiler AS backend
 # For a torch built for another CUDA: --build-arg PIP_ARGUMENTS="--extra-index-url ..."
 ARG PIP_ARGUMENTS=""
 RUN pip install ${PIP_ARGUMENTS} --constraint constraints.txt ".[gpu]"
@@ -28,7 +34,8 @@ ENTRYPOINT ["trainmem"]
 CMD ["measure", "--suite", "verify"]
 
 FROM base AS space
-RUN pip install --constraint constraints.txt ".[space]"
+COPY --from=package /wheels /wheels
+RUN pip install --constraint constraints.txt "$(echo /wheels/*.whl)[space]"
 USER user
 # An empty folder of its own: what Gradio may serve is what lies below it.
 RUN mkdir /home/user/app

@@ -6,10 +6,13 @@ PORT ?= 7860
 FUZZ_SECONDS ?= 60
 PYTEST_ARGS ?= -n auto --dist loadfile
 
+# The allocator is compiled where there is a C compiler; a change of its sources installs anew.
+COMPILED := hatch_build.py $(wildcard shared/trainmem/allocator/compiled/*.[ch])
+
 .PHONY: demo test check bench fuzz install install-space clean
 
 # The app alone: no torch.
-$(VENV)/.space: pyproject.toml constraints.txt
+$(VENV)/.space: pyproject.toml constraints.txt $(COMPILED)
 	@echo "setting up $(VENV) for the app: about a minute, once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -17,7 +20,7 @@ $(VENV)/.space: pyproject.toml constraints.txt
 	touch $@
 
 # Everything that the tests need. torch first, by its pin, so that pip takes one build of it.
-$(VENV)/.dev: pyproject.toml constraints.txt
+$(VENV)/.dev: pyproject.toml constraints.txt $(COMPILED)
 	@echo "setting up $(VENV) for every test, torch included: a few minutes, once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip

@@ -1,10 +1,12 @@
 """A run by steps, some of them spared, is the run of the whole recording."""
 
+import importlib
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from trainmem.allocator import CachingAllocator, replay
+from trainmem.allocator import CachingAllocator, replay, stream_allocator
 from trainmem.fit.methods import METHODS
 from trainmem.fit.run import Ran, run
 from trainmem.job import Lora, Sharding, TrainingJob
@@ -97,8 +99,9 @@ def test_a_recording_grows_by_steps():
     assert ends == [*starts, len(recording.events)]
 
 
+@pytest.mark.parametrize("make", [stream_allocator, CachingAllocator])
 @pytest.mark.parametrize(("length", "share"), [(1024, 0.67), (64, 1.0)], ids=["at once", "at the end"])
-def test_the_third_step_is_run_until_it_is_like_the_second(monkeypatch, length, share):
+def test_the_third_step_is_run_until_it_is_like_the_second(monkeypatch, length, share, make):
     job = TrainingJob(
         model="gpt2-124m",
         micro_batch=4,
@@ -109,11 +112,11 @@ def test_the_third_step_is_run_until_it_is_like_the_second(monkeypatch, length, 
         device="h200",
     )
     expected, events = whole(job, None), record(job, resolve(job).architecture).events
-    fed, feed = [], CachingAllocator.feed
+    monkeypatch.setattr(importlib.import_module("trainmem.fit.run"), "stream_allocator", make)
+    kind, fed = type(make()), []
+    highest = kind.highest
     monkeypatch.setattr(
-        CachingAllocator,
-        "feed",
-        lambda self, part, *rest, **more: fed.append(len(part)) or feed(self, part, *rest, **more),
+        kind, "highest", lambda self, events, *rest: fed.append(len(events)) or highest(self, events, *rest)
     )
     run.cache_clear()
     assert run(job, None) == expected

@@ -10,7 +10,7 @@ from trainmem.allocator.capacity import CapacityAnswer, CapacityVerdict, check_c
 from trainmem.allocator.export import Frame, Region, write_snapshot
 from trainmem.allocator.memory import Block, MappedRange, Segment
 from trainmem.allocator.oom import AllocatorOutOfMemoryError, OutOfMemory
-from trainmem.allocator.replay import Replay, replay
+from trainmem.allocator.replay import Replay, replay, stream_allocator
 from trainmem.allocator.settings import TURN_ON_EXPANDABLE_SEGMENTS, AllocatorSettings
 
 __all__ = [
@@ -32,5 +32,6 @@ __all__ = [
     "SegmentPlacement",
     "check_capacity",
     "replay",
+    "stream_allocator",
     "write_snapshot",
 ]

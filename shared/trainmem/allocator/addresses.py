@@ -15,7 +15,7 @@ from typing import Protocol
 
 from trainmem.units import MIB, format_bytes
 
-__all__ = ["DeviceAddresses", "RisingAddresses", "SegmentPlacement"]
+__all__ = ["OUT_OF_ADDRESSES", "DeviceAddresses", "RisingAddresses", "SegmentPlacement"]
 
 _CHUNK_BYTES = 32 * MIB
 _PAGE_BYTES = 2 * MIB
@@ -24,6 +24,9 @@ _STARTUP_CHUNKS = ((_TOP, 96 * MIB, 24 * MIB), (_TOP - 416 * MIB, 416 * MIB, 2 *
 """Chunks that exist before the first segment: address, size, and the free rest at the end."""
 
 _LATE_HOLE = (_TOP - 416 * MIB, 414 * MIB)
+
+OUT_OF_ADDRESSES = f"the segments do not fit into a process's address space, {format_bytes(_TOP)}"
+"""Why no segment can be placed, as an error says it."""
 
 
 class SegmentPlacement(Protocol):
@@ -67,10 +70,23 @@ class DeviceAddresses:
     them. Other devices and driver versions were not seen.
     """
 
-    __slots__ = ("_before", "_bottom", "_chunks", "_gaps", "_holes", "_placed", "_sizes", "_starts", "_wait")
+    __slots__ = (
+        "_before",
+        "_bottom",
+        "_chunks",
+        "_gaps",
+        "_holes",
+        "_placed",
+        "_sizes",
+        "_starts",
+        "is_untouched",
+        "segments_before_kernels",
+    )
 
     def __init__(self, *, segments_before_kernels: int = 0) -> None:
-        self._wait = segments_before_kernels
+        self.segments_before_kernels = segments_before_kernels
+        self.is_untouched = True
+        """Whether nothing was placed yet."""
         self._bottom = min(address for address, _, _ in _STARTUP_CHUNKS)
         self._chunks = {address: _Chunk(size, size - rest) for address, size, rest in _STARTUP_CHUNKS}
         self._starts = sorted(self._chunks)
@@ -86,7 +102,7 @@ class DeviceAddresses:
 
     def place(self, size_bytes: int) -> int:
         """The address of a new segment. Raises ValueError where none is left."""
-        if self._placed == self._wait:
+        if self._placed == self.segments_before_kernels:
             self.release(*_LATE_HOLE)
         self._placed += 1
         return self._take(size_bytes)
@@ -116,6 +132,7 @@ class DeviceAddresses:
             self._add_gap(start, start + chunk.size_bytes)
 
     def _take(self, size: int) -> int:
+        self.is_untouched = False
         fitting = [(holes[0], hole_size) for hole_size, holes in self._holes.items() if hole_size >= size]
         if not fitting:
             start = self._new_chunk(size)
@@ -152,10 +169,7 @@ class DeviceAddresses:
         else:
             address = self._bottom - size
             if address < 0:
-                raise ValueError(
-                    f"events: {format_bytes(_TOP - address)} of segments do not fit into a process's address space, "
-                    f"{format_bytes(_TOP)}"
-                )
+                raise ValueError(f"events: {OUT_OF_ADDRESSES}")
             self._bottom = address
         self._chunks[address] = _Chunk(size, 0)
         insort(self._starts, address)
@@ -178,6 +192,9 @@ class _Chunk:
     used_bytes: int
 
 
+_FIRST_RISING = 1 << 40
+
+
 class RisingAddresses:
     """Every new segment lies above those before it.
 
@@ -189,7 +206,12 @@ class RisingAddresses:
     __slots__ = ("_next",)
 
     def __init__(self) -> None:
-        self._next = 1 << 40
+        self._next = _FIRST_RISING
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing was placed yet."""
+        return self._next == _FIRST_RISING
 
     def place(self, size_bytes: int) -> int:
         """The address of a new segment."""

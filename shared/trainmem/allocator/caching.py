@@ -76,6 +76,11 @@ class CachingAllocator:
         self._idle_since: dict[int, int] = {}
 
     @property
+    def allocations(self) -> int:
+        """How many there were so far."""
+        return len(self.block_bytes)
+
+    @property
     def reserved_bytes(self) -> int:
         """What ``torch.cuda.memory_reserved`` reads."""
         return self._memory.reserved_bytes
@@ -275,6 +280,12 @@ class CachingAllocator:
             record(now_allocated)
         self.allocated_bytes = now_allocated
         reserved.extend([now_reserved] * (len(allocated) + lead - len(reserved)))
+
+    def highest(self, events: Sequence[int], streams: ByAllocation | None = None) -> int | None:
+        """Plays events: the highest allocated bytes after any of them, None where memory runs out."""
+        allocated: list[int] = []
+        self.feed(events, allocated, [], streams=streams)
+        return None if self.oom is not None else max(allocated, default=0)
 
     def _choose(self, free: list[int], index: int, size: int) -> int:
         """The block best fit settles on under settings that change its rule; ``len(free)`` for none."""

@@ -7,10 +7,27 @@ from dataclasses import dataclass
 
 from trainmem.allocator.addresses import SegmentPlacement
 from trainmem.allocator.caching import CachingAllocator
+from trainmem.allocator.compiled import CompiledAllocator, compiled_allocator
 from trainmem.allocator.oom import OutOfMemory
 from trainmem.allocator.settings import AllocatorSettings
 
-__all__ = ["Replay", "replay"]
+__all__ = ["Replay", "replay", "stream_allocator"]
+
+
+def stream_allocator(
+    settings: AllocatorSettings | None = None,
+    *,
+    capacity_bytes: int | None = None,
+    outside_bytes: int = 0,
+    placement: SegmentPlacement | None = None,
+) -> CachingAllocator | CompiledAllocator:
+    """The fastest allocator there is for a stream of events in the default pool: `CachingAllocator`'s arguments."""
+    compiled = compiled_allocator(
+        settings, capacity_bytes=capacity_bytes, outside_bytes=outside_bytes, placement=placement
+    )
+    return compiled or CachingAllocator(
+        settings, capacity_bytes=capacity_bytes, outside_bytes=outside_bytes, placement=placement
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +101,8 @@ def replay(
     ``empty_cache_before`` are the events before which the script calls ``torch.cuda.empty_cache``;
     ``kernels_loaded_before`` says before which events new kernels take how many bytes.
     """
-    allocator = CachingAllocator(
+    make = stream_allocator if pools is None else CachingAllocator
+    allocator = make(
         settings, capacity_bytes=capacity_bytes, outside_bytes=outside_bytes, placement=placement
     )
     allocated: list[int] = []
@@ -94,7 +112,10 @@ def replay(
     for stop in sorted({*empty_cache_before, *loads, len(events)}):
         whole = done == 0 and stop == len(events)
         part = events if whole else events[done:stop]
-        allocator.feed(part, allocated, reserved, streams=streams, pools=pools)
+        if isinstance(allocator, CompiledAllocator):
+            allocator.feed(part, allocated, reserved, streams=streams)
+        else:
+            allocator.feed(part, allocated, reserved, streams=streams, pools=pools)
         if allocator.oom is not None:
             break
         if stop in empty_cache_before:

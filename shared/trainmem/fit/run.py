@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
-from trainmem.allocator import CachingAllocator
+from trainmem.allocator import stream_allocator
 from trainmem.job import TrainingJob
 from trainmem.model import resolve
 from trainmem.recording import Recording, kernel_loads, without_collections
@@ -51,7 +51,7 @@ def _run_packed_from_host(recording: Recording, limit_bytes: int | None) -> Ran 
     machine, packed = _Machine(limit_bytes), _loaded_piece_by_piece(recording)
     third = next(mark.event for mark in packed.marks if mark.step == 3)
     if machine.play(packed, third) and machine.play(packed):
-        return machine.ran(max(machine.allocated))
+        return machine.ran(machine.highest_bytes)
     return None
 
 
@@ -70,38 +70,38 @@ def _steady_peak(machine: _Machine, stages: Iterator[Recording]) -> int | None:
         state = machine.state(first)
         if not machine.play(recording, end):
             return None
-        passed.append((state, max(machine.allocated)))
+        passed.append((state, machine.highest_bytes))
     if not _frees_its_own(recording.events[start:], first):
-        return max(machine.allocated) if machine.play(next(stages)) else None
+        return machine.highest_bytes if machine.play(next(stages)) else None
     again, peak = _repeated(recording, start, first), 0
     for number, end in enumerate(ends):
         if passed[number][0] == machine.state(first + again.allocations):
             return max(peak, *(highest for _, highest in passed[number:]))
         if not machine.play(again.recording, end + len(recording.events) - start):
             return None
-        peak = max(peak, max(machine.allocated))
+        peak = max(peak, machine.highest_bytes)
     return peak
 
 
-_State = tuple[int, int, tuple[dict[int, int], list[int]]]
+_State = tuple[int, int, object]
 
 
 class _Machine:
-    """An allocator, how far it has played a recording, and the allocated bytes of what it played last."""
+    """An allocator, how far it has played a recording, and the highest allocated bytes of what it played last."""
 
     def __init__(self, limit_bytes: int | None) -> None:
-        self.allocator = CachingAllocator(capacity_bytes=limit_bytes)
+        self.allocator = stream_allocator(capacity_bytes=limit_bytes)
         self.done = 0
-        self.allocated: list[int] = []
+        self.highest_bytes = 0
 
     @property
     def allocations(self) -> int:
         """How many there were."""
-        return len(self.allocator.block_bytes)
+        return self.allocator.allocations
 
     def play(self, recording: Recording, end: int | None = None) -> bool:
         """Play a recording further, up to an event; False where memory runs out."""
-        self.allocated = []
+        self.highest_bytes = 0
         streams = defaultdict(int, recording.stream_of) if recording.stream_of else None
         stop = len(recording.events) if end is None else end
         emptied = {event for event in recording.empty_cache_before if self.done <= event < stop}
@@ -111,9 +111,10 @@ class _Machine:
                 self.allocator.empty_cache()
             if start in loads:
                 self.allocator.load_kernels(loads[start])
-            self.allocator.feed(recording.events[start:until], self.allocated, [], streams=streams)
-            if self.allocator.oom is not None:
+            highest = self.allocator.highest(recording.events[start:until], streams)
+            if highest is None:
                 return False
+            self.highest_bytes = max(self.highest_bytes, highest)
         self.done = stop
         return True
 

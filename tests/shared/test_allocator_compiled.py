@@ -1,0 +1,203 @@
+"""The compiled allocator against the Python one, event by event; and what happens where it cannot be had."""
+
+import random
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_allocator_rules import random_size
+
+from trainmem.allocator import (
+    AllocatorSettings,
+    CachingAllocator,
+    DeviceAddresses,
+    RisingAddresses,
+    compiled,
+    replay,
+    stream_allocator,
+)
+from trainmem.allocator.compiled import build, compiled_allocator
+from trainmem.units import MIB
+
+needs_compiler = pytest.mark.skipif(not compiled.is_compiled(), reason="there is no C compiler")
+
+PLACEMENTS = {
+    "device": lambda: None,
+    "late hole": lambda: DeviceAddresses(segments_before_kernels=3),
+    "rising": RisingAddresses,
+}
+
+
+def random_events(chance, count):
+    """A stream of events, and the streams of allocations that are not on the default one."""
+    events, live, streams, number = [], [], {}, 0
+    while len(events) < count:
+        if live and chance.random() < 0.48:
+            events.append(~live.pop(chance.randrange(len(live))))
+            continue
+        events.append(random_size(chance))
+        if chance.random() < 0.1:
+            streams[number] = chance.choice([1, 2, 7])
+        live.append(number)
+        number += 1
+    return events, streams
+
+
+def free_blocks(allocator):
+    """Positions and sizes, by heap, as `CompiledAllocator.blocks` writes them, from the Python allocator."""
+    out = []
+    for heap in allocator._memory.heaps.values():
+        for keys in (heap.small, heap.large):
+            out.append(len(keys))
+            for key in keys:
+                position = key & ((1 << 52) - 1)
+                out += [allocator._memory.address(position), key >> 52]
+    return out
+
+
+@needs_compiler
+@pytest.mark.parametrize("placement", PLACEMENTS.values(), ids=PLACEMENTS)
+@settings(max_examples=60, deadline=None)
+@given(
+    chance=st.integers(0, 2**32).map(random.Random),
+    count=st.integers(1, 600),
+    capacity=st.sampled_from([None, 128 * MIB, 512 * MIB, 2048 * MIB]),
+    option=st.sampled_from(["", "large_segment_size_mb:32", "per_process_memory_fraction:0.6"]),
+)
+def test_the_compiled_allocator_does_what_the_python_does(placement, chance, count, capacity, option):
+    if capacity is None and "fraction" in option:
+        capacity = 1024 * MIB
+    events, streams = random_events(chance, count)
+    streams = chance.choice([None, streams])
+    limits = {"capacity_bytes": capacity, "outside_bytes": 0 if capacity is None else 10 * MIB}
+    chosen = AllocatorSettings.parse(option)
+    slow = CachingAllocator(chosen, **limits, placement=placement())
+    fast = compiled_allocator(chosen, **limits, placement=placement())
+    slow_counts, fast_counts = ([], []), ([], [])
+    by_number = None if streams is None else defaultdict(int, streams)
+    done = 0
+    while done < count and slow.oom is None:
+        until = min(count, done + chance.randint(1, count))
+        slow.feed(events[done:until], *slow_counts, streams=by_number)
+        fast.feed(events[done:until], *fast_counts, streams=by_number)
+        done = until
+        if chance.random() < 0.3:
+            slow.empty_cache()
+            fast.empty_cache()
+        if chance.random() < 0.3:
+            slow.load_kernels(18 * MIB)
+            fast.load_kernels(18 * MIB)
+    assert fast_counts == slow_counts
+    assert fast.block_bytes == slow.block_bytes
+    assert fast.allocations == slow.allocations
+    assert (fast.allocated_bytes, fast.reserved_bytes, fast.retries) == (
+        slow.allocated_bytes,
+        slow.reserved_bytes,
+        slow.retries,
+    )
+    assert fast.oom == slow.oom
+    layout = memoryview(fast.blocks(fast.allocations)).cast("q").tolist()
+    used = [block for block in layout if block]
+    assert sorted(used) == sorted(block for block in free_blocks(slow) if block)
+
+
+@needs_compiler
+@given(chance=st.integers(0, 2**32).map(random.Random), count=st.integers(1, 300))
+def test_the_highest_is_what_the_counters_say(chance, count):
+    events, _ = random_events(chance, count)
+    seen = replay(events).allocated
+    for make in (CachingAllocator, compiled_allocator):
+        allocator = make()
+        half = count // 2
+        assert allocator.highest(events[:half]) == max(seen[:half], default=0)
+        assert allocator.highest(events[half:]) == max(seen[half:])
+        assert make(capacity_bytes=2 * MIB).highest([512, 3 * MIB]) is None
+
+
+@needs_compiler
+def test_blocks_are_equal_only_where_the_layout_is():
+    one, other = compiled_allocator(), compiled_allocator()
+    one.highest([MIB, 5 * MIB, ~0])
+    other.highest([MIB, 5 * MIB])
+    assert one.blocks(0) != other.blocks(0)
+    other.highest([~0])
+    assert one.blocks(0) == other.blocks(0)
+    assert one.blocks(1) != one.blocks(0)
+
+
+@pytest.mark.parametrize("make", [CachingAllocator, pytest.param(compiled_allocator, marks=needs_compiler)])
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([512, 0], "events: 0 is neither"),
+        ([512, ~0, ~0], "events: allocation 0 is freed"),
+        ([512, ~1], "events: allocation 1 is freed"),
+        ([1 << 47], "do not fit into a process's address space"),
+        ([1 << 80], "do not fit into a process's address space"),
+    ],
+)
+def test_events_that_cannot_be_are_refused(make, events, words):
+    with pytest.raises(ValueError, match=words):
+        make().feed(events, [], [])
+
+
+@needs_compiler
+def test_a_request_beyond_any_device_runs_out_of_memory():
+    slow, fast = (make(capacity_bytes=MIB * MIB) for make in (CachingAllocator, compiled_allocator))
+    for allocator in (slow, fast):
+        allocator.feed([512, 1 << 60], [], [])
+    assert fast.oom == slow.oom
+    assert fast.oom.tried_bytes == 1 << 60
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "option", ["expandable_segments:True", "max_split_size_mb:25", "roundup_power2_divisions:4"]
+)
+def test_other_rules_are_left_to_the_python(option):
+    assert compiled_allocator(AllocatorSettings.parse(option)) is None
+    assert type(stream_allocator(AllocatorSettings.parse(option))) is CachingAllocator
+    assert type(stream_allocator()) is compiled.CompiledAllocator
+
+
+@needs_compiler
+def test_addresses_in_use_are_left_to_the_python():
+    for placement in (DeviceAddresses(), RisingAddresses()):
+        assert compiled_allocator(placement=placement) is not None
+        placement.place(2 * MIB)
+        assert compiled_allocator(placement=placement) is None
+
+
+@needs_compiler
+def test_a_library_of_other_sources_is_not_used(monkeypatch):
+    monkeypatch.setattr(compiled, "fingerprint", lambda: 7)
+    compiled._library.cache_clear()
+    try:
+        assert not compiled.is_compiled()
+        assert type(stream_allocator()) is CachingAllocator
+    finally:
+        monkeypatch.undo()
+        compiled._library.cache_clear()
+
+
+@needs_compiler
+def test_it_is_built_from_its_sources(monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "LIBRARY", tmp_path / "library.so")
+    assert build.build() is None
+    assert (tmp_path / "library.so").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["library.so"]
+
+
+@pytest.mark.parametrize(
+    ("compiler", "words"),
+    [("no-such-compiler", "no-such-compiler: No such file"), ("false", "it failed without a word")],
+)
+def test_without_a_compiler_it_says_why(monkeypatch, tmp_path, compiler, words):
+    monkeypatch.setattr(build, "LIBRARY", tmp_path / "library.so")
+    monkeypatch.setenv("CC", compiler)
+    assert words in build.build()
+    assert not list(tmp_path.iterdir())
+    monkeypatch.delenv("CC")
+    monkeypatch.setattr(build.shutil, "which", lambda name: None)
+    assert build.build() == "no C compiler among cc, gcc, clang"
