@@ -91,9 +91,12 @@ def test_without_checkpoints_the_bound_is_most_of_a_large_batch(method):
 
 @settings(max_examples=25, deadline=None)
 @given(job=jobs, share=st.floats(0.9, 1.4), more=st.floats(1.0, 1.3))
-def test_more_memory_never_fits_less(job, share, more):
+def test_more_memory_never_fits_less_where_nothing_is_given_back(job, share, more):
+    # With little memory to spare, idle segments are given back early and leave fewer rests: a job can fit into a little
+    # less than it dies in.
     limit = round(answer(job, "fast").peak_allocated_bytes * share)
-    if outcome(job, of_bytes(limit)).fits:
+    found = outcome(job, of_bytes(limit))
+    if found.fits and not found.tight:
         assert outcome(job, of_bytes(round(limit * more))).fits
 
 

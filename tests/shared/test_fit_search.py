@@ -1,9 +1,11 @@
 """The largest number that fits, by any path to it."""
 
+from itertools import accumulate
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmem.fit.search import largest, largest_from
+from trainmem.fit.search import largest, largest_from, largest_within
 
 limits = st.integers(0, 500)
 
@@ -25,6 +27,16 @@ def test_the_answer_fits_and_the_next_does_not_even_where_fitting_is_ragged(fitt
     assert found == 40 or found + 1 not in fitting
 
 
+steps = st.lists(st.integers(0, 10_000), min_size=1, max_size=200)
+
+
+@given(steps=steps, limit=st.integers(0, 200_000), start=st.integers(-5, 300))
+def test_within_a_limit_is_what_counting_up_finds(steps, limit, start):
+    needs = list(accumulate(steps))
+    found = largest_within(limit, len(needs), lambda n: needs[n - 1], start=start)
+    assert found == sum(need <= limit for need in needs)
+
+
 def test_few_questions():
     asked = []
 
@@ -37,3 +49,11 @@ def test_few_questions():
     asked.clear()
     assert largest_from(1_003, 1 << 20, fits) == 1_000
     assert len(asked) <= 5
+    asked.clear()
+
+    def need(n):
+        asked.append(n)
+        return 70_000 + 13 * n + n % 7
+
+    assert largest_within(100_000, 1 << 20, need, start=50) == 2_307
+    assert len(asked) <= 6

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from trainmem.estimate import Detail, Estimate
 from trainmem.fit.measured import largest_batch_row
-from trainmem.fit.outcome import answer, can_fit, fits, held_alone, outcome
+from trainmem.fit.outcome import answer, fits, held_alone, limit_of, needs_at_least, outcome
 from trainmem.fit.room import Room
-from trainmem.fit.search import largest, largest_from
+from trainmem.fit.search import largest_from, largest_within
 from trainmem.job import Lora, TrainingJob
 from trainmem.model import resolve
 from trainmem.recording import without_collections
@@ -127,12 +127,15 @@ def _searched(job: TrainingJob, room: Room, detail: Detail, lever: Lever, most: 
     def fitting(value: int) -> bool:
         return fits(at(value), room, detail)
 
-    value = largest(most, lambda n: can_fit(at(n), room))
+    def needs(value: int) -> int:
+        return needs_at_least(at(value), limit)
+
+    limit = limit_of(job, room)
+    value = largest_within(limit, most, needs, start=getattr(job, lever))
     if value and detail == "exact" and not fitting(value):
         # What the allocator holds above the fast peak is about the same share a little further down.
         share = held_alone(at(value)) / answer(at(value), "fast").peak_allocated_bytes
-        limit = room.limit_bytes
-        guess = largest(value, lambda n: answer(at(n), "fast").peak_allocated_bytes * share <= limit)
+        guess = largest_within(int(limit / share), value, needs, start=value)
         value = largest_from(guess, value, fitting, stride=max(1, value // 256))
     if not value:
         return Limit(lever=lever, value=0, tight=False, is_model_end=False, job=None, detail=detail)

@@ -18,7 +18,18 @@ from trainmem.whiteboard.adapters import trainable_shapes
 from trainmem.whiteboard.optimizer_state import optimizer_state
 from trainmem.whiteboard.states import recipe_of
 
-__all__ = ["Basis", "Outcome", "answer", "can_fit", "fits", "held_alone", "held_bytes", "outcome"]
+__all__ = [
+    "Basis",
+    "Outcome",
+    "answer",
+    "can_fit",
+    "fits",
+    "held_alone",
+    "held_bytes",
+    "limit_of",
+    "needs_at_least",
+    "outcome",
+]
 
 Basis = Literal["allocator", "bound", "sum"]
 """allocator: three steps replayed through it; bound: the fast peak, which the allocator never stays below;
@@ -87,10 +98,21 @@ def _outside_bytes(job: TrainingJob, room: Room) -> int:
     return optimizer_state(job.optimizer, shapes, recipe_of(job).state_bytes).managed_bytes
 
 
+def limit_of(job: TrainingJob, room: Room) -> int:
+    """What the allocator may reserve beside what the job takes of the same memory outside it."""
+    return room.limit_bytes - _outside_bytes(job, room)
+
+
+def needs_at_least(job: TrainingJob, limit_bytes: int) -> int:
+    """What the allocator must reserve for sure: the fast peak, or a bound below it that is above the limit already."""
+    least = least_bytes(job)
+    return least if least > limit_bytes else max(least, answer(job, "fast").peak_allocated_bytes)
+
+
 def can_fit(job: TrainingJob, room: Room) -> bool:
     """False only where the job surely does not fit: its fast peak is more than the allocator may reserve."""
-    limit = room.limit_bytes - _outside_bytes(job, room)
-    return least_bytes(job) <= limit and answer(job, "fast").peak_allocated_bytes <= limit
+    limit = limit_of(job, room)
+    return needs_at_least(job, limit) <= limit
 
 
 def outcome(job: TrainingJob, room: Room, detail: Detail = "exact") -> Outcome:
@@ -106,7 +128,7 @@ def outcome(job: TrainingJob, room: Room, detail: Detail = "exact") -> Outcome:
         return Outcome(fits=True, basis="sum")
     if detail == "fast":
         return Outcome(fits=True, basis="bound")
-    return _through_the_allocator(job, room.limit_bytes - _outside_bytes(job, room))
+    return _through_the_allocator(job, limit_of(job, room))
 
 
 def fits(job: TrainingJob, room: Room, detail: Detail = "exact") -> bool:

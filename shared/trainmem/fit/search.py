@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
-__all__ = ["largest", "largest_from"]
+__all__ = ["largest", "largest_from", "largest_within"]
+
+_PATIENCE = 3
 
 
 def largest(most: int, fits: Callable[[int], bool]) -> int:
@@ -19,6 +22,31 @@ def largest(most: int, fits: Callable[[int], bool]) -> int:
             return most
         high = most
     return _between(low, high, fits)
+
+
+def largest_within(limit: int, most: int, need: Callable[[int], int], *, start: int = 1) -> int:
+    """The largest n in 1..``most`` that needs ``limit`` at most, 0 where 1 needs more; more must not need less.
+
+    ``start`` is asked first, then where the line through the last two answers meets the limit, which are few questions
+    where the need grows about evenly; and the middle, where that has not halved what is open for a while.
+    """
+    low, high = 0, most + 1
+    number, needed, ask = 0, 0, max(1, min(start, most))
+    open_before, patience = high, _PATIENCE
+    while high - low > 1:
+        last, last_needed = number, needed
+        number, needed = ask, need(ask)
+        low, high = (number, high) if needed <= limit else (low, number)
+        slope = (needed - last_needed) / (number - last)
+        patience -= 1
+        if 2 * (high - low) <= open_before:
+            open_before, patience = high - low, _PATIENCE
+        if patience < 0 or slope <= 0:
+            ask = (low + high) // 2
+        else:
+            ask = number + math.floor((limit - needed) / slope)
+        ask = max(low + 1, min(ask, high - 1))
+    return low
 
 
 def largest_from(guess: int, most: int, fits: Callable[[int], bool], *, stride: int = 1) -> int:
