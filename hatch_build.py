@@ -18,8 +18,8 @@ class CompileAllocator(BuildHookInterface):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Adds the library to a wheel, which then is for this machine's kind alone."""
-        from trainmem.allocator.compiled import LIBRARY
         from trainmem.allocator.compiled.build import build
+        from trainmem.allocator.compiled.library import LIBRARY
 
         trouble = build()
         if trouble is not None:

@@ -1,6 +1,7 @@
 """The compiled allocator against the Python one, event by event; and what happens where it cannot be had."""
 
 import random
+from array import array
 from collections import defaultdict
 
 import pytest
@@ -17,7 +18,7 @@ from trainmem.allocator import (
     replay,
     stream_allocator,
 )
-from trainmem.allocator.compiled import build, compiled_allocator
+from trainmem.allocator.compiled import Stretch, build, compiled_allocator, first_freed, library
 from trainmem.units import MIB
 
 needs_compiler = pytest.mark.skipif(not compiled.is_compiled(), reason="there is no C compiler")
@@ -115,6 +116,41 @@ def test_the_highest_is_what_the_counters_say(chance, count):
         assert make(capacity_bytes=2 * MIB).highest([512, 3 * MIB]) is None
 
 
+@pytest.fixture(params=[pytest.param("compiled", marks=needs_compiler), "python"])
+def either(request, monkeypatch):
+    """The machine code, and the Python that stands in for it."""
+    if request.param == "python":
+        monkeypatch.setattr("trainmem.allocator.compiled.events.library", lambda: None)
+    return request.param
+
+
+def test_a_stretch_is_laid_down_for_other_allocations_each_time(either):
+    events = array("q", [512, 512])
+    stretch = Stretch([(1024, -1), (1, 0), (0, 1), (2048, -1)])
+    stretch.lay(events, [0, 2])
+    stretch.lay(events, [2, 3])
+    assert events.tolist() == [512, 512, 1024, ~1, ~2, 2048, 1024, ~3, ~3, 2048]
+    Stretch([]).lay(events, [])
+    assert len(events) == 10
+
+
+def test_the_first_allocation_that_is_freed(either):
+    assert first_freed(array("q", [512, 512, ~7, ~3, 512, ~4])) == 3
+    assert first_freed(array("q", [512, ~0])) == 0
+    assert first_freed(array("q", [512])) is None
+    assert first_freed(array("q")) is None
+
+
+@pytest.mark.parametrize("make", [CachingAllocator, pytest.param(compiled_allocator, marks=needs_compiler)])
+def test_a_step_is_played_again_with_later_numbers(make):
+    once, again = make(), make()
+    step = [5 * MIB, 3 * MIB, ~1, 2 * MIB, ~0, ~2]
+    assert once.highest([*step, *(event if event > 0 else event - 3 for event in step)]) == 8 * MIB
+    assert again.highest(step) == 8 * MIB
+    assert again.highest(step, later=3) == 8 * MIB
+    assert again.block_bytes == once.block_bytes
+
+
 @needs_compiler
 def test_blocks_are_equal_only_where_the_layout_is():
     one, other = compiled_allocator(), compiled_allocator()
@@ -171,14 +207,14 @@ def test_addresses_in_use_are_left_to_the_python():
 
 @needs_compiler
 def test_a_library_of_other_sources_is_not_used(monkeypatch):
-    monkeypatch.setattr(compiled, "fingerprint", lambda: 7)
-    compiled._library.cache_clear()
+    monkeypatch.setattr(library, "fingerprint", lambda: 7)
+    library.library.cache_clear()
     try:
         assert not compiled.is_compiled()
         assert type(stream_allocator()) is CachingAllocator
     finally:
         monkeypatch.undo()
-        compiled._library.cache_clear()
+        library.library.cache_clear()
 
 
 @needs_compiler

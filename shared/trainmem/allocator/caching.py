@@ -281,9 +281,16 @@ class CachingAllocator:
         self.allocated_bytes = now_allocated
         reserved.extend([now_reserved] * (len(allocated) + lead - len(reserved)))
 
-    def highest(self, events: Sequence[int], streams: ByAllocation | None = None) -> int | None:
-        """Plays events: the highest allocated bytes after any of them, None where memory runs out."""
+    def highest(
+        self, events: Sequence[int], streams: ByAllocation | None = None, *, later: int = 0
+    ) -> int | None:
+        """Plays events: the highest allocated bytes after any of them, None where memory runs out.
+
+        ``later``: they free the allocations that come so many after those they name.
+        """
         allocated: list[int] = []
+        if later:
+            events = [event if event > 0 else event - later for event in events]
         self.feed(events, allocated, [], streams=streams)
         return None if self.oom is not None else max(allocated, default=0)
 

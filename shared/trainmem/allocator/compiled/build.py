@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 
-from trainmem.allocator.compiled import LIBRARY, SOURCES, fingerprint
+from trainmem.allocator.compiled.library import LIBRARY, SOURCES, fingerprint
 
 __all__ = ["build"]
 

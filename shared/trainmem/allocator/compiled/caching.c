@@ -313,12 +313,12 @@ static void release(Allocator *it, int32_t number) {
     insert_free(it, list, number);
 }
 
-/* Plays events: above zero an allocation of that many bytes, ~number the free of one. `streamed` holds the numbers
-   of allocations, in order, that are on a stream of `streams`; all others are on the default one. After each
-   event the counters are written to `allocated` and `reserved`, where those are not NULL. Answers how many events
-   were played: all of them, or fewer with `trainmem_tried` set where the device was full; else an error, with the
-   event's index in `trainmem_highest`. */
-int64_t trainmem_feed(Allocator *it, const int64_t *events, int64_t count, const int64_t *streamed,
+/* Plays events: above zero an allocation of that many bytes, ~number the free of one, and of `later` ones after it.
+   `streamed` holds the numbers of allocations, in order, that are on a stream of `streams`; all others are on the
+   default one. After each event the counters are written to `allocated` and `reserved`, where those are not NULL.
+   Answers how many events were played: all of them, or fewer with `tried` set where the device was full; else an
+   error, with the event's index in `highest`. */
+int64_t trainmem_feed(Allocator *it, const int64_t *events, int64_t count, int64_t later, const int64_t *streamed,
                       const int32_t *streams, int64_t stream_count, int64_t *allocated, int64_t *reserved) {
     it->tried = 0;
     it->highest = 0;
@@ -350,7 +350,7 @@ int64_t trainmem_feed(Allocator *it, const int64_t *events, int64_t count, const
             it->bytes_of[it->allocation_count++] = size;
             it->allocated += size;
         } else {
-            int64_t number = ~event;
+            int64_t number = ~event + later;
             if (event == 0 || number >= (int64_t)it->allocation_count || it->block_of[number] == NONE) {
                 it->highest = index;
                 return event == 0 ? ZERO : NOT_LIVE;
