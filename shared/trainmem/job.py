@@ -93,6 +93,7 @@ WEIGHT_DTYPE_BYTES: dict[Precision, int] = {
 _OPTIMIZER_ALIASES = {"sgdm": "sgd_momentum"}
 _MAX_TOKENS = 1 << 31
 MOST_COUNT = 1 << 20
+_COUNTS = (("micro_batch", MOST_COUNT), ("sequence_length", 1 << 27), ("accumulation", MOST_COUNT))
 
 
 class JobError(ValueError):
@@ -169,6 +170,18 @@ def _whole_text(name: str, value: str) -> None:
     """Refuse half a surrogate pair, which no link, file or terminal can carry."""
     if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
         raise JobError(f"{_printable(name)[:60]}: {_shown(value)} is not text: half a character is missing")
+
+
+class _Config(dict[str, Any]):
+    """A config that was looked through, and its text, so that a job made of another one need not look again."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        found = dict(config)
+        _plain_json("config", found)
+        super().__init__(tagged(found))
+        self.text = json.dumps(self, sort_keys=True, default=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -271,21 +284,21 @@ class TrainingJob:
         if self.config is not None and not isinstance(self.config, Mapping):
             raise JobError(f"config: {_shown(self.config)} is not an object like a Hugging Face config.json")
         if self.config is not None:
-            _plain_json("config", self.config)
-            object.__setattr__(self, "config", tagged(self.config))
-            object.__setattr__(self, "_config_text", json.dumps(self.config, sort_keys=True, default=dict))
+            checked = self.config if type(self.config) is _Config else _Config(self.config)
+            object.__setattr__(self, "config", checked)
+            object.__setattr__(self, "_config_text", checked.text)
         if self.model is None and self.config is None:
             raise JobError("model: missing; give a catalogue name (`trainmem models`) or a config")
         if isinstance(self.optimizer, str):
             object.__setattr__(self, "optimizer", _OPTIMIZER_ALIASES.get(self.optimizer, self.optimizer))
         for name, allowed in LEVERS.items():
-            _choice(name, getattr(self, name), allowed)
-        for name, most in (
-            ("micro_batch", MOST_COUNT),
-            ("sequence_length", 1 << 27),
-            ("accumulation", MOST_COUNT),
-        ):
-            object.__setattr__(self, name, _count(name, getattr(self, name), most=most))
+            value = getattr(self, name)
+            if type(value) is not str or value not in allowed:
+                _choice(name, value, allowed)
+        for name, most in _COUNTS:
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= most:
+                object.__setattr__(self, name, _count(name, value, most=most))
         if self.micro_batch * self.sequence_length > _MAX_TOKENS:
             raise JobError(
                 f"micro_batch x sequence_length: {self.micro_batch:,} x {self.sequence_length:,} tokens at once; "

@@ -1,5 +1,7 @@
+import copy
 import json
 import math
+import pickle
 from contextlib import suppress
 
 import pytest
@@ -112,6 +114,21 @@ def test_any_json_is_a_job_or_a_clear_line(extra: dict[str, object], key: str, v
 def test_a_config_is_plain_json(config: dict[str, object], line: str) -> None:
     with pytest.raises(JobError, match=f"^{line}"):
         TrainingJob(config=config)
+
+
+def test_a_job_made_of_another_one_keeps_its_config() -> None:
+    job = TrainingJob(config={"limit": math.inf, "inner": {"a": [1, 2]}})
+    other = job.with_(micro_batch=2)
+    assert other.config == job.config == {"limit": {"__float__": "Infinity"}, "inner": {"a": [1, 2]}}
+    assert (
+        other
+        != job
+        == other.with_(micro_batch=1)
+        == TrainingJob.from_json(json.loads(json.dumps(job.to_json())))
+    )
+    assert pickle.loads(pickle.dumps(other)).with_(micro_batch=1) == copy.deepcopy(job)
+    with pytest.raises(JobError, match="config.a: set"):
+        other.with_(config={"a": {1}})
 
 
 def test_a_config_nested_without_end_is_refused() -> None:
