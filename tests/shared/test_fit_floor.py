@@ -5,7 +5,7 @@ import pytest
 from trainmem.device import device
 from trainmem.fit.floor import measured_fraction, optimizer_traffic_bytes, recomputed_flops, step_floor
 from trainmem.fit.links import HOST_MEMORY_BYTES_PER_SECOND, links_of
-from trainmem.fit.measured import step_rows
+from trainmem.fit.measured import timed_steps
 from trainmem.job import Lora, Sharding, TrainingJob
 from trainmem.model import resolve
 from trainmem.results import step_flops
@@ -96,7 +96,7 @@ def test_without_a_bf16_rate_the_bytes_are_the_floor():
 def test_no_measured_step_is_below_its_floor():
     fractions = [
         (step_floor(job, machine).seconds / row.step_seconds, row.id)
-        for job, row in step_rows()
+        for job, row in timed_steps()
         if row.step_seconds and (machine := device_of_gpu(str(row.environment.get("gpu"))))
     ]
     assert len(fractions) > 100

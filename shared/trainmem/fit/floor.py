@@ -11,11 +11,11 @@ from typing import Any
 
 from trainmem.device import Device, device
 from trainmem.fit.links import HOST_MEMORY_BYTES_PER_SECOND, links_of
-from trainmem.fit.measured import step_rows
+from trainmem.fit.measured import timed_steps
 from trainmem.job import ACTIVATION_DTYPE_BYTES, TrainingJob
 from trainmem.model import Architecture, resolve
 from trainmem.results import step_flops
-from trainmem.results.plausible import device_of_gpu, throughput_doubt
+from trainmem.results.plausible import device_of_gpu
 from trainmem.whiteboard.adapters import Shapes, trainable_shapes
 from trainmem.whiteboard.optimizer_state import optimizer_state
 from trainmem.whiteboard.sharding import offload_leaves_device, shares
@@ -194,10 +194,10 @@ _NEAREST = 5
 def _timed() -> tuple[tuple[TrainingJob, Device, float, float], ...]:
     """Every timed step: the job, its machine, its seconds, and the logarithm of parameters x tokens."""
     found = []
-    for job, row in step_rows():
+    for job, row in timed_steps():
         machine, seconds = device_of_gpu(str(row.environment.get("gpu"))), row.step_seconds
         size = row.measured.get("parameters")
-        if machine is None or not seconds or not size or throughput_doubt(row):
+        if machine is None or not seconds or not size:
             continue
         found.append((job, machine, seconds, math.log(size * _tokens(job))))
     return tuple(found)

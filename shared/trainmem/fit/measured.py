@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
@@ -11,10 +11,11 @@ from typing import Any
 from trainmem.job import JobError, TrainingJob
 from trainmem.model import resolve
 from trainmem.model.catalogue import find
-from trainmem.results import MeasuredRow, published_rows_where
+from trainmem.results import MeasuredRow, published_rows_where, throughput_doubt
 from trainmem.results.plausible import device_of_gpu
+from trainmem.results.row import seconds_of
 
-__all__ = ["canonical", "largest_batch_row", "rows_of", "step_rows"]
+__all__ = ["canonical", "largest_batch_row", "rows_of", "timed_steps"]
 
 
 @lru_cache(maxsize=4096)
@@ -57,12 +58,15 @@ def _job_of(row: MeasuredRow) -> TrainingJob:
 
 
 @cache
-def _of_model(model: str | None) -> dict[TrainingJob, tuple[MeasuredRow, ...]]:
-    """The rows of one model by their jobs as keys; those of others, and their configs, need not be read."""
+def _of_counts(micro_batch: int, sequence_length: int) -> dict[TrainingJob, tuple[MeasuredRow, ...]]:
+    """The rows of one micro batch and length by their jobs as keys; jobs of others, and their configs, need not be
+    read."""
 
     def is_its(data: Mapping[str, Any]) -> bool:
-        name = data["job"].get("model") if _is_step(data) else None
-        return _is_step(data) and (_known_name(name) or name) == model
+        if not _is_step(data):
+            return False
+        job = data["job"]
+        return bool(job["micro_batch"] == micro_batch and job["sequence_length"] == sequence_length)
 
     return _by_key((_job_of(row), row) for row in published_rows_where(is_its))
 
@@ -79,7 +83,7 @@ def _by_key(
 def rows_of(job: TrainingJob) -> tuple[MeasuredRow, ...]:
     """The measured steps of exactly this job, on whatever machine, however they ended."""
     key = canonical(job)
-    return _of_model(key.model).get(key, ())
+    return _of_counts(key.micro_batch, key.sequence_length).get(key, ())
 
 
 @cache
@@ -100,9 +104,9 @@ def largest_batch_row(job: TrainingJob, device: str) -> MeasuredRow | None:
     return None
 
 
-def step_rows() -> Iterator[tuple[TrainingJob, MeasuredRow]]:
-    """Every measured step with its job as a key."""
-    found = ((_job_of(row), row) for row in published_rows_where(_is_step))
-    for job, rows in _by_key(found).items():
-        for row in rows:
-            yield job, row
+@cache
+def timed_steps() -> tuple[tuple[TrainingJob, MeasuredRow], ...]:
+    """Every measured step whose seconds say something, with its job as a key."""
+    timed = published_rows_where(lambda data: _is_step(data) and bool(seconds_of(data)))
+    found = _by_key((_job_of(row), row) for row in timed if not throughput_doubt(row))
+    return tuple((job, row) for job, rows in found.items() for row in rows)

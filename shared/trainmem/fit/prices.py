@@ -11,11 +11,10 @@ from typing import Any, Literal
 
 from trainmem.device import Device
 from trainmem.fit.floor import step_floor
-from trainmem.fit.measured import step_rows
+from trainmem.fit.measured import timed_steps
 from trainmem.job import JobError, TrainingJob
 from trainmem.levers import ALL_LEVERS, MemoryLever
 from trainmem.model import resolve
-from trainmem.results import throughput_doubt
 from trainmem.results.plausible import device_of_gpu
 
 __all__ = ["Price", "price"]
@@ -122,8 +121,8 @@ def _times(lever: MemoryLever, before: TrainingJob, after: TrainingJob) -> int:
 def _timed() -> Mapping[str, Mapping[TrainingJob, float]]:
     """Seconds of every timed step, by machine; of several runs the quickest, as a busy host only adds to it."""
     timed: dict[str, dict[TrainingJob, float]] = defaultdict(dict)
-    for job, row in step_rows():
-        if row.step_seconds and row.outcome == "ok" and not throughput_doubt(row):
+    for job, row in timed_steps():
+        if row.step_seconds and row.outcome == "ok":
             known = timed[row.machine].get(job, row.step_seconds)
             timed[row.machine][job] = min(known, row.step_seconds)
     return timed

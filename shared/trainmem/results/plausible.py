@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from trainmem.device import Device, devices
@@ -24,6 +25,7 @@ CANARY_SHARE = 0.8
 _PHASES = ("forward", "backward", "optimizer")
 
 
+@cache
 def device_of_gpu(gpu: str) -> Device | None:
     """The device whose name or alias is in the driver's name of the GPU ("NVIDIA GB10"); the longest wins."""
     words = gpu.casefold().replace(" ", "-")

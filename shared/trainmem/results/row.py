@@ -88,15 +88,21 @@ class MeasuredRow:
 
     @property
     def step_seconds(self) -> float | None:
-        """Seconds of a steady step: of the timing pass, else of the pass that read the counters."""
-        timed = (self.measured.get("throughput") or {}).get("step_seconds")
-        if timed is None and "throughput" not in self.measured:
-            timed = (self.measured.get("steady_step") or {}).get("seconds")
-        return float(timed) if isinstance(timed, int | float) else None
+        """See `seconds_of`."""
+        return seconds_of(self.data)
 
     def _bytes(self, name: str) -> int | None:
         value = self.measured.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def seconds_of(data: Mapping[str, Any]) -> float | None:
+    """Seconds of a row's steady step: of the timing pass, else of the pass that read the counters."""
+    measured = data.get("measured") or {}
+    timed = (measured.get("throughput") or {}).get("step_seconds")
+    if timed is None and "throughput" not in measured:
+        timed = (measured.get("steady_step") or {}).get("seconds")
+    return float(timed) if isinstance(timed, int | float) else None
 
 
 def read_row(data: object) -> MeasuredRow:
