@@ -21,6 +21,15 @@ def test_parameters_grow_in_small_steps(key):
     assert max(steps) < 1.06
 
 
+@pytest.mark.parametrize("key", [found.key for found in FAMILIES])
+def test_the_size_near_a_number_of_parameters(key):
+    rungs = ladder(key)
+    for index, rung in enumerate(rungs):
+        assert abs(rungs.near(rung.parameters) - index) <= 1
+    assert rungs.near(rungs[0].parameters / 10) == 0
+    assert rungs.near(rungs[-1].parameters * 10) == len(rungs) - 1
+
+
 @pytest.mark.parametrize("found", FAMILIES, ids=lambda found: found.key)
 def test_the_members_are_rungs(found):
     rungs = {rung.name: rung for rung in ladder(found.key) if rung.name}

@@ -9,11 +9,11 @@ from functools import cache
 from trainmem.buckets import Bucket
 from trainmem.estimate import Detail, Estimate
 from trainmem.fit.bounds import least_bytes
-from trainmem.fit.family import Rung, ladder, rung_of
+from trainmem.fit.family import Ladder, Rung, ladder, rung_of
 from trainmem.fit.methods import Method
-from trainmem.fit.outcome import answer, can_fit, outcome
+from trainmem.fit.outcome import answer, can_fit, outcome, survives
 from trainmem.fit.room import Room
-from trainmem.fit.search import largest, largest_from
+from trainmem.fit.search import largest_from, largest_within
 from trainmem.job import JobError, TrainingJob
 from trainmem.model import catalogue, resolve
 
@@ -147,24 +147,26 @@ def _among_models(rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: 
     return _border(rungs, count, like, room, detail)
 
 
-def _along_curve(rungs: Sequence[Rung], like: TrainingJob, room: Room, detail: Detail) -> Border:
+def _along_curve(rungs: Ladder, like: TrainingJob, room: Room, detail: Detail) -> Border:
     """The border on one family's curve.
 
     `least_bytes` bounds the search from above, then the fast peak; the allocator is asked from there downwards.
     """
 
-    def bound_fits(index: int, over: int = 0) -> bool:
-        return _least(rungs[index - 1], like) + over <= room.limit_bytes
+    def bound(index: int) -> int:
+        return _least(rungs[index - 1], like)
 
     def possible(index: int) -> bool:
         return can_fit(rungs[index - 1].job(like), room)
 
-    count = largest(len(rungs), bound_fits)
+    limit, some = room.limit_bytes, rungs.anchors[len(rungs.anchors) // 2]
+    guess = rungs.near(some.parameters * limit / _least(some, like))
+    count = largest_within(limit, len(rungs), bound, start=guess + 1)
     if count and not possible(count):
         # What the fast peak is above the bound changes little from rung to rung.
         job = rungs[count - 1].job(like)
         over = answer(job, "fast").peak_allocated_bytes - least_bytes(job)
-        count = largest_from(largest(count, lambda n: bound_fits(n, over)), count, possible)
-    if count and detail == "exact":
-        count = largest_from(count, count, lambda n: _fits(rungs[n - 1], like, room, detail))
+        count = largest_from(largest_within(limit - over, count, bound, start=count), count, possible)
+    if count and not outcome(rungs[count - 1].job(like), room, detail).fits:
+        count = largest_from(count, count, lambda n: survives(rungs[n - 1].job(like), room))
     return _border(rungs, count, like, room, detail)

@@ -8,7 +8,7 @@ from math import prod
 from trainmem.fit.saved import is_replayed, kept_a_token, kept_casts
 from trainmem.job import BaseQuantization, Lora, Optimizer, Precision, TrainingJob
 from trainmem.model import Architecture, resolve
-from trainmem.whiteboard.adapters import frozen_base, trainable_shapes
+from trainmem.whiteboard.adapters import Shapes, frozen_base, trainable_shapes
 from trainmem.whiteboard.optimizer_state import optimizer_state
 from trainmem.whiteboard.sharding import offload_leaves_device, shares
 from trainmem.whiteboard.states import RECIPES, recipe_of
@@ -62,8 +62,7 @@ def _held(
     state_bytes: int,
 ) -> tuple[int, int, int]:
     """Trainable parameters; bytes of the weights that the model computes with; bytes of optimizer state."""
-    shapes = trainable_shapes(architecture, lora)
-    trained = sum(copies * prod(shape) for shape, copies in shapes)
+    shapes, trained = _trained(architecture, lora)
     state = optimizer_state(optimizer, shapes, state_bytes).device_bytes
     size = RECIPES[precision].weight_bytes
     if lora is None:
@@ -71,3 +70,10 @@ def _held(
     base = frozen_base(architecture, quantization, size)
     adapters = trained * RECIPES["fp32"].weight_bytes
     return trained, base.packed_bytes + base.plain_bytes + adapters, state
+
+
+@lru_cache(maxsize=1024)
+def _trained(architecture: Architecture, lora: Lora | None) -> tuple[Shapes, int]:
+    """Shapes of what trains, and how many parameters that is: the same for every optimizer and precision."""
+    shapes = trainable_shapes(architecture, lora)
+    return shapes, sum(copies * prod(shape) for shape, copies in shapes)

@@ -169,6 +169,14 @@ class Ladder(Sequence[Rung]):
             return self.anchors[anchor]
         return _between(self.anchors[anchor], self.anchors[anchor + 1], step, self._steps[anchor])
 
+    def near(self, parameters: float) -> int:
+        """The index of the last size of about so many parameters at most, or of the smallest."""
+        sizes = [anchor.parameters for anchor in self.anchors]
+        anchor = bisect_right(sizes, parameters) - 1
+        if not 0 <= anchor < len(self._steps):
+            return 0 if anchor < 0 else len(self) - 1
+        return self._starts[anchor] + int(math.log(parameters / sizes[anchor]) / _STEP)
+
 
 @cache
 def ladder(key: str) -> Ladder:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from trainmem.estimate import Detail, Estimate
 from trainmem.fit.measured import largest_batch_row
-from trainmem.fit.outcome import answer, fits, held_alone, limit_of, needs_at_least, outcome
+from trainmem.fit.outcome import answer, fits, held_alone, limit_of, needs_at_least, outcome, survives
 from trainmem.fit.room import Room
 from trainmem.fit.search import largest_from, largest_within
 from trainmem.job import Lora, TrainingJob
@@ -124,19 +124,16 @@ def _searched(job: TrainingJob, room: Room, detail: Detail, lever: Lever, most: 
     def at(value: int) -> TrainingJob:
         return job.with_(**{lever: value})
 
-    def fitting(value: int) -> bool:
-        return fits(at(value), room, detail)
-
     def needs(value: int) -> int:
         return needs_at_least(at(value), limit)
 
     limit = limit_of(job, room)
     value = largest_within(limit, most, needs, start=getattr(job, lever))
-    if value and detail == "exact" and not fitting(value):
+    if value and not fits(at(value), room, detail):
         # What the allocator holds above the fast peak is about the same share a little further down.
         share = held_alone(at(value)) / answer(at(value), "fast").peak_allocated_bytes
         guess = largest_within(int(limit / share), value, needs, start=value)
-        value = largest_from(guess, value, fitting, stride=max(1, value // 256))
+        value = largest_from(guess, value, lambda n: survives(at(n), room), stride=max(1, value // 256))
     if not value:
         return Limit(lever=lever, value=0, tight=False, is_model_end=False, job=None, detail=detail)
     return Limit(

@@ -29,6 +29,7 @@ __all__ = [
     "limit_of",
     "needs_at_least",
     "outcome",
+    "survives",
 ]
 
 Basis = Literal["allocator", "bound", "sum"]
@@ -134,6 +135,11 @@ def outcome(job: TrainingJob, room: Room, detail: Detail = "exact") -> Outcome:
 def fits(job: TrainingJob, room: Room, detail: Detail = "exact") -> bool:
     """`Outcome.fits`."""
     return outcome(job, room, detail).fits
+
+
+def survives(job: TrainingJob, room: Room) -> bool:
+    """`fits` of a job that the tape replays, where a bound is not expected to spare the replay."""
+    return run(_short(job), limit_of(job, room)) is not None
 
 
 def _through_the_allocator(job: TrainingJob, limit_bytes: int) -> Outcome:
