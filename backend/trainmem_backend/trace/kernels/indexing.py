@@ -75,8 +75,12 @@ def _sort_for_addition(call: KernelCall, target: torch.Tensor, places: Sequence[
         wrapped = recorder.allocate(8 * count)
         product = recorder.allocate(8 * count)
         recorder.free(wrapped)
-        recorder.free(linear)
-        linear = product
+        if linear < 0:
+            linear = product
+        else:
+            recorder.free(
+                product
+            )  # added to the first in place (computeLinearIndex in TensorAdvancedIndexing)
     rows = 1
     for index, size in zip(places, target.shape, strict=False):
         rows *= size if index is not None else 1

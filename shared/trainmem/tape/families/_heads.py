@@ -62,11 +62,11 @@ def _picked(tape: Tape, logits: Tensor, last: Tensor) -> Tensor:
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
         out = tape.alloc(shape, itemsize, "index backward")
         wrapped = tape.alloc(("b",), 8, "index_put wrapped rows")
-        scaled = tape.alloc(("b",), 8, "index_put rows")
-        del wrapped
-        columns = tape.alloc(("b",), 8, "index_put wrapped columns")
         linear = tape.alloc(("b",), 8, "index_put linear indices")
-        del columns, scaled
+        del wrapped
+        wrapped = tape.alloc(("b",), 8, "index_put wrapped columns")
+        columns = tape.alloc(("b",), 8, "index_put columns")
+        del wrapped, columns  # added in place
         ordered = tape.alloc(("b",), 8, "index_put sorted indices")
         origin = tape.alloc(("b",), 8, "index_put original indices")
         arange = tape.alloc(("b",), 8, "index_put arange")
