@@ -1,4 +1,4 @@
-"""What newer releases of transformers allocate otherwise than 5.17, whose code the tape follows.
+"""What newer releases allocate otherwise than transformers 5.17 and torch 2.11, whose code the tape follows.
 
 The trace runs the code that is installed, and is right for it. Each difference was found as events that only one of
 the two has, and read in both releases' sources.
@@ -55,9 +55,16 @@ _DIFFERENCES = (
     ),
 )
 
+_OF_TORCH = _Difference(
+    (2, 12),
+    "a function written in Python lets go of its gradients before the engine casts what it answers "
+    "(PyNode::apply in python_function.cpp)",
+    lambda job, model: job.precision == "amp_fp16" and job.base_quantization == "nf4",
+)
 
-def _installed() -> tuple[int, int]:
-    major, minor = metadata.version("transformers").split(".")[:2]
+
+def _installed(package: str = "transformers") -> tuple[int, int]:
+    major, minor = metadata.version(package).split(".")[:2]
     return int(major), int(minor)
 
 
@@ -65,11 +72,14 @@ def differences(job: TrainingJob, release: tuple[int, int] | None = None) -> lis
     """Why the events of ``job`` are others than the tape's under ``release``, by default the installed one."""
     architecture = resolve(job).architecture
     found = [each for each in _DIFFERENCES if each.since <= (release or _installed())]
-    return [
+    said = [
         f"transformers {each.since[0]}.{each.since[1]}: {each.what}"
         for each in found
         if each.concerns(job, architecture)
     ]
+    if _installed("torch") >= _OF_TORCH.since and _OF_TORCH.concerns(job, architecture):
+        said.append(f"torch: {_OF_TORCH.what}")
+    return said
 
 
 def as_it_runs(job: TrainingJob, release: tuple[int, int] | None = None) -> TrainingJob:

@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-__all__ = ["cuda_autocast", "forget_casts", "lower_precision"]
+from trainmem_backend.trace.record_mode import RecordMode
+
+__all__ = ["cuda_autocast", "forget_casts", "lower_precision", "seen_by_python_kernels"]
 
 _FP32 = """
 acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
@@ -180,6 +183,34 @@ def _kernels() -> dict[str, Callable[..., Any]]:
             if op is not None:
                 found[name] = torch.library.fallthrough_kernel
     return found
+
+
+@contextlib.contextmanager
+def seen_by_python_kernels(record_mode: RecordMode) -> Iterator[None]:
+    """Inside, autocast also casts what ops call whose CUDA kernels are written in Python.
+
+    Not where a dispatch mode of the program stands between, as a selective checkpoint's: PyTorch excludes
+    autocast inside a mode (PythonFallbackKernel.cpp).
+    """
+
+    def aware(op: Any) -> Callable[..., Any]:
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            record_mode.autocast_inside = _get_current_dispatch_mode_stack()[-1] is record_mode
+            with torch._C._ExcludeDispatchKeyGuard(_OFF):
+                return op(*args, **kwargs)
+
+        return kernel
+
+    libraries: dict[str, torch.library.Library] = {}
+    try:
+        for op in record_mode.python_kernels:
+            if op.namespace not in libraries:
+                libraries[op.namespace] = torch.library.Library(op.namespace, "IMPL")
+            libraries[op.namespace].impl(op.name().partition("::")[2], aware(op), "AutocastCPU")
+        yield
+    finally:
+        for library in libraries.values():
+            library._destroy()
 
 
 @contextlib.contextmanager

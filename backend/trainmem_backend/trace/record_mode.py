@@ -33,6 +33,7 @@ _IS_NONZERO = torch.ops.aten.is_nonzero.default
 """Composite, and so taken apart in C++, but for kernels that are written in Python."""
 _HOST_FAKE_FROM_BYTES = 1 << 20
 _CPU = torch.device("cpu")
+_AUTOCAST = torch._C.DispatchKey.AutocastCPU
 _META = torch.device("meta")
 
 
@@ -58,6 +59,8 @@ class RecordMode(TorchDispatchMode):
         self.in_op = False
         self._adds_in_place = self._pauses = False
         self.python_kernels: dict[Any, Callable[..., Any]] = {}
+        self.autocast_inside = False
+        """Whether autocast casts what the next of those calls; `autocast.seen_by_python_kernels` says so."""
         self.function_mode: Any = None
         self.caller: tuple[Any, ...] = ()
 
@@ -88,7 +91,8 @@ class RecordMode(TorchDispatchMode):
                 return NotImplemented
         if func in self.python_kernels:
             # Written in Python, so it allocates and calls ops itself, as the program around it does.
-            with self, self.function_mode:
+            excluded, self.autocast_inside = not self.autocast_inside, False
+            with self, self.function_mode, torch._C._SetExcludeDispatchKeyGuard(_AUTOCAST, excluded):
                 return self.python_kernels[func](*args, **(kwargs or {}))
         self.in_op = True
         from_engine = sys._getframe(1).f_code is ENGINE_CODE

@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainmem_backend.trace.accumulation import last_reference
-from trainmem_backend.trace.autocast import cuda_autocast
+from trainmem_backend.trace.autocast import cuda_autocast, seen_by_python_kernels
 from trainmem_backend.trace.bitsandbytes import cuda_kernels, virtual_bitsandbytes
 from trainmem_backend.trace.composites import cuda_composites
 from trainmem_backend.trace.distributed import leaving_groups, virtual_sharding
@@ -80,6 +80,7 @@ def _tracing(traits: GpuTraits) -> Iterator[TraceSession]:
         stack.enter_context(virtual_sharding(session.record_mode))
         if "bitsandbytes" in sys.modules:
             session.record_mode.python_kernels = cuda_kernels()
+            stack.enter_context(seen_by_python_kernels(session.record_mode))
             stack.enter_context(virtual_bitsandbytes(session.recorder))
         stack.enter_context(fake_mode)
         stack.enter_context(session.record_mode)

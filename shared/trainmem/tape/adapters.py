@@ -69,19 +69,32 @@ def base_linear(
     of bitsandbytes reads the 4-bit weight as it is in the forward pass.
     """
     if quantization == "nf4":
+        # Where a dispatch mode sees the product, autocast is off inside it.
+        casts = fp16 and not packed and not tape.intercepted
         if fp16 and x.itemsize == 2:
             x = tape.recast(x)  # it lives as long as the call
-            return tape.recast(_four_bit(tape, x, weight, features, bias, original, packed=packed))
-        return _four_bit(tape, x, weight, features, bias, original, packed=packed)
+            out = _four_bit(tape, x, weight, features, bias, original, packed=packed, casts=casts)
+            return out if casts else tape.recast(out)
+        return _four_bit(tape, x, weight, features, bias, original, packed=packed, casts=casts)
     return _eight_bit(tape, x, weight, features, bias, fp16=fp16)
 
 
 def _four_bit(
-    tape: Tape, x: Tensor, weight: str, features: str, bias: Weight | None, original: int, *, packed: bool
+    tape: Tape,
+    x: Tensor,
+    weight: str,
+    features: str,
+    bias: Weight | None,
+    original: int,
+    *,
+    packed: bool,
+    casts: bool,
 ) -> Tensor:
     """MatMul4Bit with double quantisation: scales unpacked twice, then the whole weight, for a product of cuBLAS.
 
-    Backward unpacks to the dtype that the weight had (``original`` bytes) before it was packed.
+    Backward unpacks to the dtype that the weight had (``original`` bytes) before it was packed. ``casts``: the
+    product is F.linear under an autocast to fp16, which casts weight and input once more; the gradient of the
+    input is fp16 then, and the engine brings it back to the input's bf16.
 
     Nothing of the input is kept: the weight does not train.
     """
@@ -99,7 +112,7 @@ def _four_bit(
         out = tape.alloc(in_shape, 2, "4-bit mm (input gradient)")
         ops.matrix_workspace(tape)
         del unpacked
-        return [out]
+        return [tape.alloc(in_shape, 2, "cast by the engine")] if casts else [out]
 
     node = tape.node("4-bit mm", [x], backward) if tape.wants_grad(x) else None
     held: tuple[Tensor, ...] = ()
@@ -107,6 +120,11 @@ def _four_bit(
         held = _unpacked(tape, numel)
     elif x.apart:
         held = (tape.alloc(x.shape, 2, "contiguous"),)
+    if casts:
+        # arguments from the last to the first
+        if bias is not None:
+            held += (tape.alloc((features,), 2, "bias cast"),)
+        held += (tape.alloc((numel,), 2, "4-bit weight cast"), tape.alloc(x.shape, 2, "cast"))
     out = tape.alloc((*x.shape[:-1], features), 2, "4-bit mm")
     if not packed:
         ops.matrix_workspace(tape, lt=bias is not None)
