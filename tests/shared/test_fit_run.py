@@ -116,7 +116,9 @@ def test_the_third_step_is_run_until_it_is_like_the_second(monkeypatch, length, 
     kind, fed = type(make()), []
     highest = kind.highest
     monkeypatch.setattr(
-        kind, "highest", lambda self, events, *rest: fed.append(len(events)) or highest(self, events, *rest)
+        kind,
+        "highest",
+        lambda self, events, *rest, **how: fed.append(len(events)) or highest(self, events, *rest, **how),
     )
     run.cache_clear()
     assert run(job, None) == expected

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
 from trainmem.allocator import stream_allocator
+from trainmem.allocator.compiled import first_freed
 from trainmem.job import TrainingJob
 from trainmem.model import resolve
 from trainmem.recording import Recording, kernel_loads, without_collections
@@ -71,15 +73,18 @@ def _steady_peak(machine: _Machine, stages: Iterator[Recording]) -> int | None:
         if not machine.play(recording, end):
             return None
         passed.append((state, machine.highest_bytes))
-    if not _frees_its_own(recording.events[start:], first):
+    step, count = array("q", recording.events[start:]), machine.allocations - first
+    freed = first_freed(step)
+    if freed is not None and freed < first:
         return machine.highest_bytes if machine.play(next(stages)) else None
-    again, peak = _repeated(recording, start, first), 0
+    streams = {number + count: of for number, of in recording.stream_of.items() if number >= first}
+    begin, peak = start, 0
     for number, end in enumerate(ends):
-        if passed[number][0] == machine.state(first + again.allocations):
+        if passed[number][0] == machine.state(first + count):
             return max(peak, *(highest for _, highest in passed[number:]))
-        if not machine.play(again.recording, end + len(recording.events) - start):
+        if not machine.play_again(step[begin - start : end - start], count, streams):
             return None
-        peak = max(peak, machine.highest_bytes)
+        begin, peak = end, max(peak, machine.highest_bytes)
     return peak
 
 
@@ -93,6 +98,7 @@ class _Machine:
         self.allocator = stream_allocator(capacity_bytes=limit_bytes)
         self.done = 0
         self.highest_bytes = 0
+        self.loads: dict[int, int] = {}
 
     @property
     def allocations(self) -> int:
@@ -105,7 +111,9 @@ class _Machine:
         streams = defaultdict(int, recording.stream_of) if recording.stream_of else None
         stop = len(recording.events) if end is None else end
         emptied = {event for event in recording.empty_cache_before if self.done <= event < stop}
-        loads = {event: size for event, size in kernel_loads(recording).items() if self.done <= event < stop}
+        if not self.loads:
+            self.loads = kernel_loads(recording)
+        loads = {event: size for event, size in self.loads.items() if self.done <= event < stop}
         for start, until in pairwise(sorted({self.done, stop, *emptied, *loads})):
             if start in emptied:
                 self.allocator.empty_cache()
@@ -118,6 +126,12 @@ class _Machine:
         self.done = stop
         return True
 
+    def play_again(self, events: array[int], later: int, streams: dict[int, int]) -> bool:
+        """Play events a second time: they free the allocations that come so many later. False where memory runs out."""
+        found = self.allocator.highest(events, defaultdict(int, streams) if streams else None, later=later)
+        self.highest_bytes = found or 0
+        return found is not None
+
     def state(self, first: int) -> _State:
         """Whether segments came or went, and where blocks are: of a step, those from its first allocation on."""
         return self.allocator.retries, self.allocator.reserved_bytes, self.allocator.blocks(first)
@@ -129,30 +143,6 @@ class _Machine:
             peak_bytes=peak_bytes,
             reserved_bytes=self.allocator.reserved_bytes,
         )
-
-
-def _frees_its_own(step: Sequence[int], first: int) -> bool:
-    """Whether a step frees nothing that lived before its first allocation."""
-    return all(~event >= first for event in step if event < 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Repeated:
-    """A recording with its last step once more, and how many allocations that makes."""
-
-    recording: Recording
-    allocations: int
-
-
-def _repeated(recording: Recording, start: int, first: int) -> _Repeated:
-    """The step that begins at event ``start`` with allocation ``first``, and frees its own alone, once more."""
-    count = len(recording.bucket_of) - first
-    again = [event if event > 0 else event - count for event in recording.events[start:]]
-    streams = {number + count: of for number, of in recording.stream_of.items() if number >= first}
-    return _Repeated(
-        replace(recording, events=[*recording.events, *again], stream_of={**recording.stream_of, **streams}),
-        count,
-    )
 
 
 def _loaded_piece_by_piece(recording: Recording) -> Recording:
