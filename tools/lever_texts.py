@@ -49,8 +49,9 @@ LEVER_TEXTS: dict[str, dict[str, str]] = {
         "zeros": "gradients stay allocated through the next forward: one more copy at its peak",
     },
     "base_quantization": {
-        "none": "the base stays in the weights' precision",
-        "nf4": "0.516 bytes a parameter of the linear layers (double quantised)",
+        "none": "the base stays in the weights' precision: fp32 under autocast, though most load it in bf16",
+        "nf4": "0.516 bytes a parameter of the linear layers (double quantised); the rest stays in the weights' "
+        "precision, and PEFT's `prepare_model_for_kbit_training` makes that fp32: `amp_bf16`",
         "int8": "one byte a parameter of the linear layers",
     },
     "sharding.mode": {

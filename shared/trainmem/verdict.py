@@ -9,8 +9,9 @@ from trainmem.allocator import TURN_ON_EXPANDABLE_SEGMENTS, AllocatorSettings, c
 from trainmem.capacity import capacity_report, sum_answer
 from trainmem.device import Device
 from trainmem.estimate import Estimate, estimate
+from trainmem.frozen_base import frozen_base_note
 from trainmem.job import TrainingJob
-from trainmem.levers import LEVERS_BY_COST
+from trainmem.levers import LEVERS_BY_COST, Mathematics, MemoryLever
 from trainmem.recording import Recording
 from trainmem.results import band
 from trainmem.units import format_gib
@@ -37,7 +38,7 @@ class Verdict:
     sentence: str
     cheapest_lever: tuple[str, TrainingJob] | None = None
     note: str | None = None
-    """What the sentence rests on, where that is less than a replay."""
+    """What the sentence rests on, where that is less than a replay, and what a frozen base is held in."""
 
     def to_json(self, device: Device) -> dict[str, Any]:
         """For the command line, beside the estimate."""
@@ -74,10 +75,24 @@ def verdict(
 
     That is the memory torch shows, without the operating system's share of a shared pool and without the CUDA
     context. Levers are tried one at a time, cheapest first, on the same footing as ``answer``, which was worked
-    out with the same ``settings`` of the allocator. ``recording`` is what a trace's ``answer`` was read from.
+    out with the same ``settings`` of the allocator; where only one that changes what is trained would do, two
+    cheaper ones are tried together. ``recording`` is what a trace's ``answer`` was read from.
     """
     if not device.cuda:
         return _without_cuda(device)
+    found = _on_cuda(job, answer, device, settings, recording, try_levers)
+    notes = [note for note in (found.note, frozen_base_note(job, answer.engine)) if note]
+    return replace(found, note=" ".join(notes) or None)
+
+
+def _on_cuda(
+    job: TrainingJob,
+    answer: Estimate,
+    device: Device,
+    settings: AllocatorSettings | None,
+    recording: Recording | None,
+    try_levers: bool,
+) -> Verdict:
     limit, need = device.allocator_limit_bytes, needed_bytes(answer)
     if answer.engine == "whiteboard":
         return _of_a_sum(answer, limit, _named(device.title))
@@ -167,27 +182,72 @@ def _squeezed(
 def _cheapest(
     job: TrainingJob, answer: Estimate, limit: int, settings: AllocatorSettings | None
 ) -> tuple[str, TrainingJob, str] | None:
-    """The first single lever that makes the job fit: a sentence, the changed job, and what was changed."""
+    """The first single lever that makes the job fit: a sentence, the changed job, and what was changed.
+
+    Two levers that cost time or numerics come before one that packs the base or trains adapters, as in a plan.
+    """
     for lever in LEVERS_BY_COST:
-        changed = lever.pull(job)
-        while changed is not None:
-            quick = estimate(changed, answer.engine, "fast") if answer.engine == "tape" else None
-            if quick is not None and quick.peak_allocated_bytes <= limit:
-                better = quick
-                if answer.detail != "fast":
-                    better = estimate(changed, answer.engine, "exact", settings=settings)
-                if needed_bytes(better) <= limit:
-                    saved = needed_bytes(answer) - needed_bytes(better)
-                    name = lever.describe(changed)
-                    sentence = (
-                        f"{name[0].upper()}{name[1:]}: {format_gib(needed_bytes(better))}, fits; "
-                        f"saves {format_gib(saved)}, {_mathematics(lever.changes(job, changed))}."
-                    )
-                    return sentence, changed, name
-            # a smaller micro batch may have to be halved again
-            changed = lever.pull(changed) if lever.key == "micro_batch" else None
+        if lever.mathematics == "trains fewer parameters":
+            break
+        if found := _pulled((lever,), job, answer, limit, settings):
+            return found
+    dear = [lever for lever in LEVERS_BY_COST if lever.mathematics == "trains fewer parameters"]
+    alone = next(
+        (found for lever in dear if (found := _pulled((lever,), job, answer, limit, settings))), None
+    )
+    return alone and (_two_cheaper(job, answer, limit, settings) or alone)
+
+
+def _two_cheaper(
+    job: TrainingJob, answer: Estimate, limit: int, settings: AllocatorSettings | None
+) -> tuple[str, TrainingJob, str] | None:
+    cheaper = [lever for lever in LEVERS_BY_COST if lever.mathematics != "trains fewer parameters"]
+    timed = [lever for lever in cheaper if lever.mathematics == "identical"]
+    for at, dearer in enumerate(cheaper):
+        # the micro batch goes last, as it is halved until the rest of the job fits
+        pairs = (sorted((lever, dearer), key=lambda one: one.repeats) for lever in timed[:at])
+        for pair in pairs:
+            if found := _pulled(tuple(pair), job, answer, limit, settings):
+                return found
     return None
 
 
-def _mathematics(kind: str) -> str:
-    return {"identical": "identical mathematics"}.get(kind, kind)
+def _pulled(
+    levers: tuple[MemoryLever, ...],
+    job: TrainingJob,
+    answer: Estimate,
+    limit: int,
+    settings: AllocatorSettings | None,
+) -> tuple[str, TrainingJob, str] | None:
+    """What these levers make of the job, the last of them pulled again where it repeats; None: not enough."""
+    names: list[str] = []
+    changed: TrainingJob | None = job
+    kinds: list[Mathematics] = []
+    for lever in levers:
+        before, changed = changed, lever.pull(changed) if changed else None
+        if before is None or changed is None:
+            return None
+        names.append(lever.describe(changed))
+        kinds.append(lever.changes(before, changed))
+    while changed is not None:
+        quick = estimate(changed, answer.engine, "fast") if answer.engine == "tape" else None
+        if quick is not None and quick.peak_allocated_bytes <= limit:
+            better = quick
+            if answer.detail != "fast":
+                better = estimate(changed, answer.engine, "exact", settings=settings)
+            if needed_bytes(better) <= limit:
+                saved = needed_bytes(answer) - needed_bytes(better)
+                name = " with ".join([*names[:-1], levers[-1].describe(changed)])
+                sentence = (
+                    f"{name[0].upper()}{name[1:]}: {format_gib(needed_bytes(better))}, fits; "
+                    f"saves {format_gib(saved)}, {_mathematics(kinds)}."
+                )
+                return sentence, changed, name
+        # a smaller micro batch may have to be halved again
+        changed = levers[-1].pull(changed) if levers[-1].repeats else None
+    return None
+
+
+def _mathematics(kinds: list[Mathematics]) -> str:
+    changes = [kind for kind in kinds if kind != "identical"]
+    return changes[-1] if changes else "identical mathematics"

@@ -6,6 +6,7 @@ from trainmem.device import device
 from trainmem.estimate import estimate
 from trainmem.job import Lora, Sharding, TrainingJob
 from trainmem.levers import ALL_LEVERS, CLUSTER_LEVERS, LEVERS_BY_COST
+from trainmem.units import format_gib
 from trainmem.verdict import verdict
 
 JOB = TrainingJob(
@@ -102,3 +103,46 @@ def test_the_verdict_says_how_far_the_micro_batch_was_halved(capacity, said):
     assert found.sentence.endswith(f"m{words} would fit.")
     assert sentence.startswith(f"M{words}: ")
     assert verdict(changed, estimate(changed), device(capacity)).fits
+
+
+ADAPTERS = TrainingJob(model="qwen2.5-7b", lora=Lora(), device="rtx-4090")
+QLORA = ADAPTERS.with_(precision="bf16", base_quantization="nf4")
+
+
+def test_two_levers_that_leave_the_base_alone_come_before_packing_it():
+    found = verdict(ADAPTERS, estimate(ADAPTERS), device("rtx-4090"))
+    assert found.cheapest_lever is not None
+    sentence, changed = found.cheapest_lever
+    assert changed == ADAPTERS.with_(checkpointing="full", precision="bf16")
+    assert found.sentence.endswith("; checkpointing with the frozen base in 16 bit (pure bf16) would fit.")
+    assert sentence.startswith("Checkpointing with ")
+    assert sentence.endswith(", changes numerics.")
+    assert verdict(changed, estimate(changed), device("rtx-4090")).fits
+
+
+@pytest.mark.parametrize(
+    ("job", "usual", "says"),
+    [
+        (ADAPTERS, "bf16", "The frozen base is held in fp32 here, 28.4 GiB, with 16-bit copies"),
+        (ADAPTERS.with_(precision="fp32"), "bf16", "The frozen base is held in fp32 here, 28.4 GiB; most"),
+        (QLORA, "amp_bf16", "prepare_model_for_kbit_training puts them into fp32"),
+        (ADAPTERS.with_(precision="bf16"), None, ""),
+        (QLORA.with_(precision="amp_bf16"), None, ""),
+        (QLORA.with_(model="gpt2-774m"), None, ""),
+        (ADAPTERS.with_(lora=None), None, ""),
+    ],
+)
+def test_the_verdict_says_what_a_frozen_base_is_held_in(job, usual, says):
+    found = verdict(job, estimate(job, detail="fast"), device("b200"), try_levers=False)
+    if usual is None:
+        assert found.note is None
+        return
+    peak = estimate(job.with_(precision=usual), detail="fast").peak_allocated_bytes
+    assert says in found.note
+    assert found.note.endswith(f"(precision {usual}): {format_gib(peak)} at the peak.")
+
+
+def test_a_sum_s_note_keeps_its_error_beside_the_base_s():
+    note = verdict(ADAPTERS, estimate(ADAPTERS, "whiteboard"), device("b200")).note
+    assert note.startswith("No step was replayed: ")
+    assert "The frozen base is held in fp32" in note

@@ -24,6 +24,7 @@ from trainmem.fit.words import (
     smallest_device,
     step_time,
 )
+from trainmem.frozen_base import frozen_base_note
 from trainmem.job import TrainingJob
 from trainmem.units import format_gib
 
@@ -53,6 +54,8 @@ def print_job(found: JobFit, at: Room, detail: Detail) -> None:
 
 def _plans(found: Plans) -> None:
     print(f"{_described(found.job)} {outcome_sentence(found)}.")
+    if base := frozen_base_note(found.job, found.engine):
+        print(base)
     if found.fits:
         return
     if found.expandable:
@@ -82,6 +85,8 @@ def _plan(number: int, plan: Plan, found: Plans) -> None:
         )
     if plan.tight:
         print(f"   tight: {TIGHT}")
+    if base := frozen_base_note(plan.job, found.engine):
+        print(f"   {base}")
 
 
 def _described(job: TrainingJob) -> str:

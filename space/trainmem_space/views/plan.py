@@ -23,8 +23,11 @@ from trainmem.fit.words import (
     smallest_device,
     step_time,
 )
+from trainmem.frozen_base import frozen_base_note
+from trainmem.job import TrainingJob
 from trainmem_space.address import anchor
 from trainmem_space.charts.text import size
+from trainmem_space.words import in_words
 
 __all__ = ["floor_view", "limits_view", "offers_view", "plans_view"]
 
@@ -37,6 +40,7 @@ def plans_view(found: Plans, described: str, detail: str, *, is_checking: bool =
     ``is_checking``: the allocator's answer is on its way, and may be another: until then no plan can be applied.
     """
     said = f'<p class="tm-fit-short">It {escape(outcome_sentence(found))}.{_checking(is_checking)}</p>'
+    said += _base(found.job, found)
     if not found.fits:
         would = f"<p>It would with {EXPANDABLE}, which costs nothing.</p>" if found.expandable else ""
         said += f"{would}{_list(found, is_checking)}"
@@ -78,14 +82,20 @@ def _plan(plan: Plan, found: Plans, is_checking: bool) -> str:
         else plan_answer(found, plan)
     )
     tight = f"<p>Tight: {_TIGHT}.</p>" if plan.tight else ""
+    base = _base(plan.job, found)
     held_back = f'<span class="tm-apply" aria-disabled="true" title="{CHECKING}">Apply</span>'
     apply = held_back if is_checking else anchor(plan.job, "Apply", "tm-apply")
     return (
         f"<li><ul>{''.join(rows)}"
         f'<li class="sum"><span>{shown.before} becomes</span>{_gib(shown.after)}'
         f"<span>{_time(plan.step_time_share)}</span><span>{holds}</span></li></ul>"
-        f"{tight}<p>{apply}</p></li>"
+        f"{tight}{base}<p>{apply}</p></li>"
     )
+
+
+def _base(job: TrainingJob, found: Plans) -> str:
+    note = frozen_base_note(job, found.engine)
+    return f'<p class="tm-note">{escape(in_words(note))}</p>' if note else ""
 
 
 def _time(share: float) -> str:
