@@ -179,12 +179,33 @@ def test_events_that_cannot_be_are_refused(make, events, words):
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    ("option", "limits"),
+    [
+        ("large_segment_size_mb:8796093022208", {}),
+        ("", {"capacity_bytes": 1 << 64}),
+        ("", {"capacity_bytes": 80 << 30, "outside_bytes": 1 << 63}),
+        ("per_process_memory_fraction:0.5", {"capacity_bytes": 1 << 63}),
+    ],
+)
+def test_figures_beyond_64_bits_are_left_to_the_python(option, limits):
+    assert compiled_allocator(AllocatorSettings.parse(option), **limits) is None
+
+
+@needs_compiler
+def test_an_allocator_that_made_nothing_has_no_blocks():
+    assert compiled_allocator().block_bytes == []
+    with pytest.raises(ValueError, match="allocation -2 is freed"):
+        compiled_allocator().highest([512, ~0], later=-2)
+
+
+@needs_compiler
 def test_a_request_beyond_any_device_runs_out_of_memory():
     slow, fast = (make(capacity_bytes=MIB * MIB) for make in (CachingAllocator, compiled_allocator))
     for allocator in (slow, fast):
-        allocator.feed([512, 1 << 60], [], [])
+        allocator.feed([512, (1 << 63) - 1], [], [])
     assert fast.oom == slow.oom
-    assert fast.oom.tried_bytes == 1 << 60
+    assert fast.oom.tried_bytes == 1 << 63
 
 
 @needs_compiler

@@ -189,7 +189,7 @@ int64_t addresses_place(Addresses *at, int64_t size) {
 
 bool addresses_load_kernels(Addresses *at, int64_t size) {
     for (int64_t page = 0; !at->rising && page < size / PAGE_BYTES; page++) {
-        if (!addresses_reserve(at, 1) || take(at, PAGE_BYTES) == NO_ADDRESS) {
+        if (take(at, PAGE_BYTES) == NO_ADDRESS) {
             return false;
         }
     }

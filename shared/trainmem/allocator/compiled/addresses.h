@@ -42,6 +42,8 @@ bool addresses_reserve(Addresses *at, size_t segments);
 /* The address of a new segment; NO_ADDRESS where a process has none left. */
 int64_t addresses_place(Addresses *at, int64_t size);
 void addresses_release(Addresses *at, int64_t address, int64_t size);
+
+/* False where there is no address left; a segment's room for every 2 MiB. */
 bool addresses_load_kernels(Addresses *at, int64_t size);
 
 /* Makes room for `count` elements of a list; false without memory. */

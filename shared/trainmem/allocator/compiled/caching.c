@@ -14,8 +14,7 @@ static const int64_t MIN_BLOCK = 512;
 static const int64_t MOST_OF_SMALL_POOL = 1 * MIB;
 static const int64_t SMALL_SEGMENT = 2 * MIB;
 static const int64_t LEAST_OF_OWN_SEGMENT = 10 * MIB;
-static const int64_t MOST_PLACED = (int64_t)1 << 50; /* a larger request has no place in any address space */
-static const int64_t MOST_COUNTED = (int64_t)1 << 62;
+static const int64_t MOST_REQUESTED = (int64_t)1 << 50; /* more fits no device, and no address space */
 
 enum { NONE = -1 };
 enum { OK = 0, NO_MEMORY_HERE = -1, NO_ADDRESS_LEFT = -2, NOT_LIVE = -3, ZERO = -4 };
@@ -43,7 +42,7 @@ typedef struct {
 typedef struct {
     int64_t capacity, outside, cap, large_segment; /* capacity and cap: NONE for no limit */
     int64_t allocated, reserved, retries, highest;
-    int64_t tried; /* the segment that could not be had; 0 while memory lasts */
+    bool is_full; /* the device had no room for the last request */
     Addresses addresses;
     Heap *heaps;
     size_t heap_count, heap_room;
@@ -214,6 +213,9 @@ int32_t trainmem_empty_cache(Allocator *it) {
 }
 
 int32_t trainmem_load_kernels(Allocator *it, int64_t size) {
+    if (!addresses_reserve(&it->addresses, (size_t)(size / SMALL_SEGMENT) + 1)) {
+        return NO_MEMORY_HERE;
+    }
     return addresses_load_kernels(&it->addresses, size) ? OK : NO_ADDRESS_LEFT;
 }
 
@@ -224,7 +226,7 @@ static bool device_has(const Allocator *it, int64_t segment) {
     return it->capacity == NONE || it->outside + it->reserved + segment <= it->capacity;
 }
 
-/* A segment as one block that is in no list yet; an error, with `tried` set where the device is full. */
+/* A segment as one block that is in no list yet; an error, with `is_full` set where it is that. */
 static int32_t new_segment(Allocator *it, int64_t size, int32_t heap) {
     int64_t segment = SMALL_SEGMENT;
     if (size > MOST_OF_SMALL_POOL) {
@@ -239,7 +241,7 @@ static int32_t new_segment(Allocator *it, int64_t size, int32_t heap) {
         }
         it->retries++;
         if (!device_has(it, segment)) {
-            it->tried = segment;
+            it->is_full = true;
             return NO_MEMORY_HERE;
         }
     }
@@ -316,11 +318,11 @@ static void release(Allocator *it, int32_t number) {
 /* Plays events: above zero an allocation of that many bytes, ~number the free of one, and of `later` ones after it.
    `streamed` holds the numbers of allocations, in order, that are on a stream of `streams`; all others are on the
    default one. After each event the counters are written to `allocated` and `reserved`, where those are not NULL.
-   Answers how many events were played: all of them, or fewer with `tried` set where the device was full; else an
+   Answers how many events were played: all of them, or fewer with `is_full` set where the device was that; else an
    error, with the event's index in `highest`. */
 int64_t trainmem_feed(Allocator *it, const int64_t *events, int64_t count, int64_t later, const int64_t *streamed,
                       const int32_t *streams, int64_t stream_count, int64_t *allocated, int64_t *reserved) {
-    it->tried = 0;
+    it->is_full = false;
     it->highest = 0;
     if (!reserve(it, (size_t)count, streams, (size_t)stream_count)) {
         return NO_MEMORY_HERE;
@@ -333,17 +335,17 @@ int64_t trainmem_feed(Allocator *it, const int64_t *events, int64_t count, int64
             if (next_streamed < stream_count && streamed[next_streamed] == (int64_t)it->allocation_count) {
                 heap = heap_of(it, streams[next_streamed++]);
             }
-            if (event > MOST_PLACED && it->capacity == NONE) {
-                it->highest = index;
-                return NO_ADDRESS_LEFT;
-            }
-            if (event > MOST_COUNTED) {
-                event = MOST_COUNTED;
+            if (event > MOST_REQUESTED) {
+                if (it->capacity == NONE) {
+                    it->highest = index;
+                    return NO_ADDRESS_LEFT;
+                }
+                event = MOST_REQUESTED;
             }
             int32_t number = allocate(it, (event + MIN_BLOCK - 1) / MIN_BLOCK * MIN_BLOCK, heap);
             if (number < 0) {
-                it->highest = it->tried ? highest : index;
-                return it->tried ? index : number;
+                it->highest = it->is_full ? highest : index;
+                return it->is_full ? index : number;
             }
             int64_t size = it->blocks[number].size;
             it->block_of[it->allocation_count] = number;
@@ -351,7 +353,8 @@ int64_t trainmem_feed(Allocator *it, const int64_t *events, int64_t count, int64
             it->allocated += size;
         } else {
             int64_t number = ~event + later;
-            if (event == 0 || number >= (int64_t)it->allocation_count || it->block_of[number] == NONE) {
+            bool exists = number >= 0 && number < (int64_t)it->allocation_count;
+            if (event == 0 || !exists || it->block_of[number] == NONE) {
                 it->highest = index;
                 return event == 0 ? ZERO : NOT_LIVE;
             }
@@ -372,19 +375,21 @@ int64_t trainmem_feed(Allocator *it, const int64_t *events, int64_t count, int64
 }
 
 /* allocated, reserved, retries, highest (allocated after any event of the last feed; the event's index after an
-   error), tried (the segment that the device had no room for; 0 while it has), allocations so far. */
+   error), whether the device had no room for the last request, allocations so far. */
 void trainmem_counters(const Allocator *it, int64_t out[6]) {
     out[0] = it->allocated;
     out[1] = it->reserved;
     out[2] = it->retries;
     out[3] = it->highest;
-    out[4] = it->tried;
+    out[4] = it->is_full;
     out[5] = (int64_t)it->allocation_count;
 }
 
 /* Size of the block that each allocation got. */
 void trainmem_block_bytes(const Allocator *it, int64_t *out) {
-    memcpy(out, it->bytes_of, it->allocation_count * sizeof *out);
+    for (size_t number = 0; number < it->allocation_count; number++) {
+        out[number] = it->bytes_of[number];
+    }
 }
 
 /* Where the free blocks lie, heap by heap, and the allocations from `first` on (NONE once freed). Answers how many

@@ -20,6 +20,8 @@ __all__ = ["CompiledAllocator", "compiled_allocator"]
 _OK = 0
 _NO_MEMORY_HERE, _NO_ADDRESS_LEFT, _NOT_LIVE, _ZERO = -1, -2, -3, -4
 _NO_LIMIT = -1
+_MOST_BYTES = 1 << 50
+"""Of a device, and of a segment: the machine code adds such figures up in 64 bits."""
 
 
 def compiled_allocator(
@@ -38,13 +40,12 @@ def compiled_allocator(
     is_known = placement is None or (
         type(placement) in (DeviceAddresses, RisingAddresses) and placement.is_untouched  # type: ignore[attr-defined]
     )
-    fraction = settings.per_process_memory_fraction
-    if settings != plain or not is_known or (capacity_bytes is None and fraction < 1):
-        return None
+    is_counted = max(capacity_bytes or 0, outside_bytes, settings.large_segment_size_bytes) < _MOST_BYTES
+    is_capped = capacity_bytes is None and settings.per_process_memory_fraction < 1
     code = library()
-    return (
-        None if code is None else CompiledAllocator(code, settings, capacity_bytes, outside_bytes, placement)
-    )
+    if code is None or settings != plain or not (is_known and is_counted) or is_capped:
+        return None
+    return CompiledAllocator(code, settings, capacity_bytes, outside_bytes, placement)
 
 
 class CompiledAllocator:
@@ -62,6 +63,7 @@ class CompiledAllocator:
         cap = None if capacity_bytes is None or fraction >= 1 else int(fraction * capacity_bytes)
         self.oom: OutOfMemory | None = None
         self._code = code
+        self._settings = settings
         self._limits = OutOfMemory(
             event_index=0,
             requested_bytes=0,
@@ -181,13 +183,12 @@ class CompiledAllocator:
             )
         )
         self._check(done, packed, later)
-        tried = self._counter(4)
-        if tried:
+        if self._counter(4):
             self.oom = replace(
                 self._limits,
                 event_index=done,
                 requested_bytes=events[done],
-                tried_bytes=tried,
+                tried_bytes=self._settings.segment_bytes(self._settings.rounded(events[done])),
                 allocated_bytes=self.allocated_bytes,
                 reserved_bytes=self.reserved_bytes,
             )
