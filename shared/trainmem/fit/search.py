@@ -5,23 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-__all__ = ["largest", "largest_from", "largest_within"]
+__all__ = ["largest_from", "largest_within"]
 
 _PATIENCE = 3
-
-
-def largest(most: int, fits: Callable[[int], bool]) -> int:
-    """The largest n in 1..``most`` with ``fits(n)``, 0 where not even 1 does; what fits must fit with less."""
-    if most < 1 or not fits(1):
-        return 0
-    low, high = 1, 2
-    while high <= most and fits(high):
-        low, high = high, high * 2
-    if high > most:
-        if fits(most):
-            return most
-        high = most
-    return _between(low, high, fits)
+"""Questions along a line that may leave more than half of what was open."""
 
 
 def largest_within(limit: int, most: int, need: Callable[[int], int], *, start: int = 1) -> int:
@@ -50,7 +37,8 @@ def largest_within(limit: int, most: int, need: Callable[[int], int], *, start: 
 
 
 def largest_from(guess: int, most: int, fits: Callable[[int], bool], *, stride: int = 1) -> int:
-    """The same near ``guess``: steps of ``stride``, doubled until the border is between two, then bisection.
+    """The largest n in 1..``most`` with ``fits(n)``, 0 where there is none, searched for from ``guess``: steps of
+    ``stride``, doubled until the border is between two, then bisection.
 
     The answer fits and its successor does not, even where ``fits`` is not quite monotone.
     """
