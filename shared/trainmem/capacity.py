@@ -23,6 +23,7 @@ from trainmem.units import MIB, format_bytes, format_gib
 
 __all__ = [
     "SCHEMA",
+    "WORST",
     "CapacityReport",
     "Death",
     "SumAnswer",
@@ -151,13 +152,16 @@ def capacity_report(
     )
 
 
-def sum_answer(need_bytes: int, limit_bytes: int) -> SumAnswer:
-    """Whether a whiteboard's sum fits what the allocator may take, anywhere in the band of its errors."""
-    found = band(need_bytes)
+def sum_answer(need_bytes: int, limit_bytes: int, job: TrainingJob) -> SumAnswer:
+    """Whether a whiteboard's sum for ``job`` fits what the allocator may take, anywhere in the band of its errors."""
+    found = band(need_bytes, job)
     if found.high_bytes <= limit_bytes:
         return "probably_fits"
     return "unsure" if found.low_bytes <= limit_bytes else "probably_out_of_memory"
 
+
+WORST = "No step was replayed, so this allows for the worst error of such sums, not for their typical one"
+"""Why a sum's verdict is less sure than its typical error sounds."""
 
 _SUM_WORDS: dict[SumAnswer, str] = {
     "probably_fits": "Probably fits in",
@@ -172,10 +176,10 @@ def _from_sum(job: TrainingJob, capacity_bytes: int, spec: Device) -> CapacityRe
         found = estimate(job, "whiteboard")
     need = found.peak_allocated_bytes
     outside = spec.usable_bytes - spec.allocator_limit_bytes
-    answer = sum_answer(need, capacity_bytes - outside)
+    answer = sum_answer(need, capacity_bytes - outside, job)
     sentence = (
-        f"{_SUM_WORDS[answer]} {format_gib(capacity_bytes)}: the whiteboard's sum is {format_gib(need)}, and "
-        f"{band(need).sentence}."
+        f"{_SUM_WORDS[answer]} {format_gib(capacity_bytes)}: the whiteboard's sum is {format_gib(need)}. "
+        f"{WORST}: {band(need, job).sentence}."
     )
     return CapacityReport(
         engine="whiteboard",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainmem.allocator import TURN_ON_EXPANDABLE_SEGMENTS, AllocatorSettings, check_capacity
-from trainmem.capacity import capacity_report, sum_answer
+from trainmem.capacity import WORST, capacity_report, sum_answer
 from trainmem.device import Device
 from trainmem.estimate import Estimate, estimate
 from trainmem.frozen_base import frozen_base_note
@@ -148,7 +148,7 @@ def _compared(need_bytes: int, device: Device, hint: str = "") -> Verdict:
 
 def _of_a_sum(answer: Estimate, limit: int, name: str) -> Verdict:
     need = answer.peak_allocated_bytes
-    said = sum_answer(need, limit)
+    said = sum_answer(need, limit, answer.job)
     of = f"the whiteboard's sum is {format_gib(need)} of {format_gib(limit)}"
     words = {
         "probably_fits": f"Probably fits on {name}: {of}.",
@@ -159,7 +159,7 @@ def _of_a_sum(answer: Estimate, limit: int, name: str) -> Verdict:
         fits={"probably_fits": True, "probably_out_of_memory": False}.get(said),
         headroom_bytes=limit - need,
         sentence=words[said],
-        note=f"No step was replayed: {band(need).sentence}.",
+        note=f"{WORST}: {band(need, answer.job).sentence}.",
     )
 
 

@@ -404,7 +404,7 @@ def test_a_sum_promises_no_device(capsys: pytest.CaptureFixture[str], tmp_path: 
     status, out, _ = run(capsys, *argv)
     assert status == 0
     assert "Probably fits on the NVIDIA H200" in out
-    assert "No step was replayed: on " in out
+    assert "not for their typical one: on " in out
     assert out.splitlines()[-1].startswith("probably also fits on: ")
     # 61 GiB may be 121, which is more than 80
     assert "b200" in out

@@ -127,11 +127,12 @@ def test_of_an_unknown_model_every_word_is_of_the_sums_band(capsys, tmp_path):
     job = ["fit", "--model", str(path), "-b", "2", "-s", "2048", "--device"]
     assert main([*job, "h100-80gb"]) == 0
     said = capsys.readouterr().out
-    first, *_, one, two, _, _, _, last = said.splitlines()
+    first, *_, one, two, _, _, _, doubt, last = said.splitlines()
     assert "is too close to say on the H100" in first
     assert "which is too close to say: no step was replayed" in said
     assert "too close to say" in one
     assert "probably fits" in two
+    assert doubt.startswith("No step was replayed, so this allows for the worst error")
     assert last == "the smallest single device in the list that probably runs it as set: h200"
     assert main([*job, "rtx-4090"]) == 0
     plans = [line for line in capsys.readouterr().out.splitlines() if line[:2] in ("1.", "2.", "3.")]

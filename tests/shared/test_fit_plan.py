@@ -207,7 +207,7 @@ def test_of_an_unknown_model_nothing_is_promised():
     job = TrainingJob(config=config, micro_batch=1, sequence_length=1024)
     said = [outcome_sentence(plans(job, room(name))) for name in ("rtx-4090", "spark")]
     assert said[0].startswith("probably does not fit on the GeForce RTX 4090: the whiteboard's sum is")
-    assert all("no step was replayed" in sentence for sentence in said)
+    assert all("No step was replayed" in sentence for sentence in said)
 
 
 def test_a_job_that_fits_needs_no_plan():

@@ -71,7 +71,7 @@ def test_its_verdict_is_no_promise():
     html = verdict_view(estimate, verdict, described="it", detail="exact")
     assert "Probably fits" in html
     assert "<code>trainmem trace --model config.json</code>" in html
-    assert re.search(r"No step was replayed: on \d+ measured steps", html)
+    assert re.search(r"No step was replayed, so this allows for the worst .*: on \d+ measured steps", html)
 
 
 @pytest.mark.parametrize("detail", ["fast", "exact"])

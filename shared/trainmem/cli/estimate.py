@@ -223,7 +223,7 @@ def _verdicts(
     also = "also fits" if found.fits else "fits"
     if answer.engine == "whiteboard":
         also = f"probably {also}"
-        fits = [d.name for d in others if sum_answer(need, d.allocator_limit_bytes) == "probably_fits"]
+        fits = [d.name for d in others if sum_answer(need, d.allocator_limit_bytes, job) == "probably_fits"]
     else:
         fits = [known.name for known in others if need <= known.allocator_limit_bytes]
     print(f"{also} on: {', '.join(fits) if fits else 'no other single device in the list'}")

@@ -18,6 +18,7 @@ from trainmem.fit.words import (
     mathematics_in_words,
     offer_in_words,
     offer_needs,
+    offers_doubt,
     outcome_sentence,
     plan_answer,
     plan_sum,
@@ -146,4 +147,6 @@ def _offers(found: RentOrOwn) -> None:
         for offer in found.offers
     ]
     print_table(rows)
+    if doubt := offers_doubt(found):
+        print(doubt)
     print(smallest_device(found, lambda offer: offer.room.device.name))

@@ -46,7 +46,7 @@ class Offer:
         """What the whiteboard's sum says of a model that the tape does not know; None of all others."""
         if self.estimate.engine != "whiteboard":
             return None
-        return sum_answer(self.needed_bytes, self.room.limit_bytes)
+        return sum_answer(self.needed_bytes, self.room.limit_bytes, self.job)
 
     @property
     def tokens_per_second(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from trainmem.capacity import SumAnswer, sum_answer
+from trainmem.capacity import WORST, SumAnswer, sum_answer
 from trainmem.fit.floor import Fraction, StepFloor
 from trainmem.fit.frontier import MethodFit, WhatFits
 from trainmem.fit.methods import Kind
@@ -30,6 +30,7 @@ __all__ = [
     "mathematics_in_words",
     "offer_in_words",
     "offer_needs",
+    "offers_doubt",
     "outcome_sentence",
     "plan_answer",
     "plan_sum",
@@ -148,9 +149,10 @@ def outcome_sentence(found: Plans) -> str:
 def _by_a_sum(found: Plans) -> str:
     """Of a model that the tape does not know: no promise, but the band of the sum's errors."""
     need, limit = found.peak_bytes, found.room.limit_bytes
+    said = _SUM_WORDS[sum_answer(need, limit, found.job)]
     return (
-        f"{_SUM_WORDS[sum_answer(need, limit)]} {found.room.place}: the whiteboard's sum is {format_gib(need)} of "
-        f"{format_gib(limit)}, and no step was replayed: {band(need).sentence}"
+        f"{said} {found.room.place}: the whiteboard's sum is {format_gib(need)} of {format_gib(limit)}. {WORST}: "
+        f"{band(need, found.job).sentence}"
     )
 
 
@@ -158,7 +160,7 @@ def plan_answer(found: Plans, plan: Plan) -> str:
     """What is left to doubt of one plan: nothing where it was replayed, else what the sum says."""
     if found.engine != "whiteboard":
         return ""
-    return _in_a_cell(sum_answer(plan.peak_bytes, found.room.limit_bytes))
+    return _in_a_cell(sum_answer(plan.peak_bytes, found.room.limit_bytes, plan.job))
 
 
 def offer_in_words(offer: Offer) -> str:
@@ -177,6 +179,16 @@ def offer_needs(offer: Offer) -> str:
 
 def _in_a_cell(found: SumAnswer) -> str:
     return _SUM_WORDS[found].removeprefix("is ")
+
+
+def offers_doubt(found: RentOrOwn) -> str:
+    """What answers of a sum allow for, where any is one; else empty."""
+    sums = [offer for offer in found.offers if offer.sum_answer is not None]
+    if not sums:
+        return ""
+    which = "" if len(sums) == len(found.offers) else "Where an answer is only probable: "
+    said = f"{WORST}: {band(sums[0].needed_bytes, sums[0].job).sentence}."
+    return f"{which}{said[0].lower() if which else said[0]}{said[1:]}"
 
 
 def smallest_device(found: RentOrOwn, named: Callable[[Offer], str]) -> str:

@@ -17,6 +17,7 @@ from trainmem.fit.words import (
     mathematics_in_words,
     offer_in_words,
     offer_needs,
+    offers_doubt,
     outcome_sentence,
     plan_answer,
     plan_sum,
@@ -184,11 +185,13 @@ def offers_view(found: RentOrOwn, *, is_checking: bool = False) -> str:
     with_ = ""
     if found.changed:
         with_ = "As set, the job fits no number of rented ones: these are of the job with checkpointing. "
+    doubt = offers_doubt(found)
+    note = f'<p class="tm-note">{escape(doubt)}</p>' if doubt else ""
     return (
         f"<h2>Rent or own</h2><p>{smallest}. {with_}On several GPUs it is FSDP2, and each rank needs:"
         f"{_checking(is_checking)}</p>"
         '<table class="tm-table tm-fit-table"><thead><tr><th></th><td>each needs</td><td>answer</td><td>step at '
-        f"least</td><td>tokens/s at most</td></tr></thead><tbody>{rows}</tbody></table>"
+        f"least</td><td>tokens/s at most</td></tr></thead><tbody>{rows}</tbody></table>{note}"
     )
 
 
