@@ -15,6 +15,7 @@ from trainmem_backend.trace.data_parallel import VirtualDataParallel
 from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.record_mode import RecordMode
 from trainmem_backend.trace.recorder import BUCKET_INDEX, Recorder
+from trainmem_backend.trace.stand_ins import attribute, stand_in_or_note
 
 __all__ = ["leaving_groups", "virtual_sharding"]
 
@@ -49,32 +50,34 @@ def virtual_sharding(record_mode: RecordMode) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", resized))
         if torch.distributed.is_available():
-            from torch.distributed.fsdp import _fully_shard
+            stand_in_or_note(stack, _fsdp2(record_mode), "torch's fully_shard (FSDP2)", recorder.note)
+        yield
 
-            for module_name, name in _FILLING:
-                owner: Any = getattr(_fully_shard, module_name, None)
-                *parents, own = name.split(".")
-                for parent in parents:
-                    owner = getattr(owner, parent, None)
-                if owner is None or not hasattr(owner, own):
-                    raise TraceError(
-                        f"torch {torch.__version__}: torch.distributed.fsdp has no {module_name}.{name}"
-                    )
-                filled: Any = _as_communication(recorder, getattr(owner, own))
-                stack.enter_context(mock.patch.object(owner, own, filled))
-            for module_name in ("_fsdp_init", "_fully_shard"):
-                owner = getattr(_fully_shard, module_name, None)
-                find: Any = getattr(owner, "_get_managed_states", None)
-                if find is not None:
-                    faked = _with_fake_buffers(record_mode, find)
-                    stack.enter_context(mock.patch.object(owner, "_get_managed_states", faked))
-            from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
-            for name in _ASKING:
-                asking = getattr(ShardingPropagator, name, None)
-                if asking is not None:
-                    paused = _paused(record_mode, asking)
-                    stack.enter_context(mock.patch.object(ShardingPropagator, name, paused))
+@contextlib.contextmanager
+def _fsdp2(record_mode: RecordMode) -> Iterator[None]:
+    from torch.distributed.fsdp import _fully_shard
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    with contextlib.ExitStack() as stack:
+        for module_name, name in _FILLING:
+            *parents, own = f"{module_name}.{name}".split(".")
+            owner = attribute(_fully_shard, ".".join(parents))
+            if not hasattr(owner, own):
+                raise TraceError(f"torch {torch.__version__} has no {module_name}.{name}")
+            filled = _as_communication(record_mode.recorder, getattr(owner, own))
+            stack.enter_context(mock.patch.object(owner, own, filled))
+        for module_name in ("_fsdp_init", "_fully_shard"):
+            owner = getattr(_fully_shard, module_name, None)
+            find: Any = getattr(owner, "_get_managed_states", None)
+            if find is not None:
+                faked = _with_fake_buffers(record_mode, find)
+                stack.enter_context(mock.patch.object(owner, "_get_managed_states", faked))
+        for name in _ASKING:
+            asking = getattr(ShardingPropagator, name, None)
+            if asking is not None:
+                paused = _paused(record_mode, asking)
+                stack.enter_context(mock.patch.object(ShardingPropagator, name, paused))
         yield
 
 

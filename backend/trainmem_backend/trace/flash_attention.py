@@ -20,6 +20,7 @@ import torch
 
 from trainmem_backend.trace.errors import TraceError
 from trainmem_backend.trace.kernels.attention import key_splits
+from trainmem_backend.trace.stand_ins import stand_in_or_note
 
 __all__ = ["virtual_flash_attention"]
 
@@ -27,6 +28,7 @@ _VERSION = "2.8.3"
 _WIDEST = 256
 _IMPORTS = "transformers.utils.import_utils"
 _CALLS = "transformers.modeling_flash_attention_utils"
+_DISTRIBUTIONS = {"flash_attn": ["flash-attn"]}
 
 
 class _Attention(torch.autograd.Function):
@@ -216,14 +218,21 @@ def virtual_flash_attention(multiprocessors: int, note: Callable[[str], None]) -
         stack.callback(_put_back, before)
         sys.modules.update({"flash_attn": package, "flash_attn.bert_padding": padding})
         if _IMPORTS in sys.modules:
-            _install(stack, padding)
+            what = "transformers' flash_attention_2"
+            stand_in_or_note(stack, _known_to_transformers(padding), what, note)
         yield
 
 
-def _install(stack: contextlib.ExitStack, padding: ModuleType) -> None:
-    """Let transformers find the package, and let go of its functions at the end."""
+@contextlib.contextmanager
+def _known_to_transformers(padding: ModuleType) -> Iterator[None]:
+    """Transformers finds the package inside, and lets go of its functions at the end.
+
+    It asks whether the module is there, and which distribution brings it: a dict in 5.17, filled when it is
+    imported, a cached function from 5.23 on.
+    """
     imports, calls = importlib.import_module(_IMPORTS), importlib.import_module(_CALLS)
-    is_there = imports._is_package_available
+    is_there, is_there_cached = imports._is_package_available, imports.is_flash_attn_2_available
+    distributions: Any = getattr(imports, "_package_distribution_mapping", None)
 
     def is_available(name: str, return_version: bool = False) -> tuple[bool, str | None]:
         if name == "flash_attn":
@@ -231,12 +240,20 @@ def _install(stack: contextlib.ExitStack, padding: ModuleType) -> None:
         found: tuple[bool, str | None] = is_there(name, return_version)
         return found
 
-    padding.__dict__.update(pad_input=calls._pad_input, unpad_input=calls._unpad_input)
-    stack.callback(imports.is_flash_attn_2_available.cache_clear)
-    stack.enter_context(mock.patch.object(imports, "_is_package_available", is_available))
-    stack.enter_context(mock.patch.dict(imports.PACKAGE_DISTRIBUTION_MAPPING, flash_attn=["flash-attn"]))
-    stack.enter_context(mock.patch.object(calls, "_loaded_implementation", None))
-    imports.is_flash_attn_2_available.cache_clear()
+    def known() -> dict[str, list[str]]:
+        return {**distributions(), **_DISTRIBUTIONS}
+
+    with contextlib.ExitStack() as stack:
+        padding.__dict__.update(pad_input=calls._pad_input, unpad_input=calls._unpad_input)
+        stack.callback(is_there_cached.cache_clear)
+        stack.enter_context(mock.patch.object(imports, "_is_package_available", is_available))
+        if distributions is None:
+            stack.enter_context(mock.patch.dict(imports.PACKAGE_DISTRIBUTION_MAPPING, _DISTRIBUTIONS))
+        else:
+            stack.enter_context(mock.patch.object(imports, "_package_distribution_mapping", known))
+        stack.enter_context(mock.patch.object(calls, "_loaded_implementation", None))
+        is_there_cached.cache_clear()
+        yield
 
 
 def _module(name: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""The private parts of PyTorch and transformers that a trace holds on to, checked before it starts."""
+"""The private parts of PyTorch that a trace holds on to, checked before it starts."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ _HOOK_POINTS = (
     "torch._C:_dispatch_get_all_op_names",
     "torch._C:_dispatch_has_kernel_for_dispatch_key",
     "torch._C:_ExcludeDispatchKeyGuard",
+    "torch._C:_SetExcludeDispatchKeyGuard",
     "torch._C:_AutoDispatchBelowAutograd",
     "torch._C:DispatchKey.AutocastCPU",
     "torch._C:DispatchKeySet",
@@ -45,10 +46,9 @@ _HOOK_POINTS = (
     "torch._subclasses.fake_tensor:FakeTensor.device.fget",
     "torch._subclasses.fake_tensor:unset_fake_temporarily",
     "torch.nn.modules.module:register_module_forward_pre_hook",
-    "transformers.initialization:TORCH_INIT_FUNCTIONS",
-    "transformers.utils.import_utils:is_fake_tensor",
 )
-"""Module and attribute. What is not here is public."""
+"""Module and attribute, without which no trace is right. What is not here is public, or left out with a note where a
+release lacks it (`stand_ins.stand_in_or_note`)."""
 
 
 def versions() -> str:

@@ -7,7 +7,7 @@ import importlib
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from trainmem.job import TrainingJob
 from trainmem_backend.trace.errors import TraceError
+from trainmem_backend.trace.stand_ins import stand_in_or_note
 
 __all__ = ["load_libraries", "one_order", "patched_libraries", "quiet_libraries"]
 
@@ -93,7 +94,7 @@ def _never(tensor: object) -> bool:
 
 
 @contextlib.contextmanager
-def patched_libraries() -> Iterator[None]:
+def patched_libraries(note: Callable[[str], None]) -> Iterator[None]:
     """Other libraries see ordinary tensors inside.
 
     Transformers takes fake tensors for compilation and then builds other masks; PyTorch's optimizers use
@@ -102,7 +103,8 @@ def patched_libraries() -> Iterator[None]:
     import transformers.utils.import_utils as import_utils
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(import_utils, "is_fake_tensor", _never))
+        ordinary = mock.patch.object(import_utils, "is_fake_tensor", _never)
+        stand_in_or_note(stack, ordinary, "transformers' attention masks", note)
         for module in (sys.modules["torch.optim.optimizer"], sys.modules["torch.utils._foreach_utils"]):
             types = [*module._foreach_supported_types, FakeTensor]
             stack.enter_context(mock.patch.object(module, "_foreach_supported_types", types))

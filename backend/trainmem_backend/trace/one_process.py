@@ -12,6 +12,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from trainmem_backend.trace.errors import TraceError
+from trainmem_backend.trace.stand_ins import attribute
 
 __all__ = ["one_process"]
 
@@ -37,9 +38,11 @@ def one_process(note: Callable[[str], None]) -> Iterator[None]:
 
 def _forget_accelerators() -> None:
     """accelerate holds one state a process, and a trace's ends with it."""
-    state: Any = sys.modules["accelerate.state"]
-    state.AcceleratorState._reset_state(True)
-    state.GradientState._reset_state()
+    state: Any = sys.modules.get("accelerate.state")
+    for name, arguments in (("AcceleratorState", (True,)), ("GradientState", ())):
+        forget = attribute(state, f"{name}._reset_state")
+        if forget is not None:
+            forget(*arguments)
 
 
 def _moved(self: Any, inputs: Any, kwargs: Any, device_ids: list[int]) -> tuple[Any, Any]:

@@ -2,7 +2,7 @@
 
 Hook points in transformers (5.17 and later): `modeling_utils._get_resolved_checkpoint_files` finds and downloads the
 files, `PreTrainedModel._load_pretrained_model` opens them, `core_model_loading._materialize_copy` reads one tensor.
-Where a release lacks one of them, the program reads its weights as it would without a trace.
+Where a release lacks one of them, the program reads its weights as it would without a trace, and a note says so.
 """
 
 from __future__ import annotations
@@ -73,6 +73,10 @@ def weights_without_values(note: Callable[[str], None]) -> Iterator[None]:
     load = getattr(getattr(modeling, "PreTrainedModel", None), "_load_pretrained_model", None)
     read = getattr(loading, "_materialize_copy", None)
     if modeling is None or find is None or load is None or read is None:
+        if modeling is not None:
+            note(
+                "from_pretrained of the transformers installed here: not known to the trace, and reads weights"
+            )
         yield
         return
 

@@ -29,6 +29,7 @@ def files_of_a_script(note: Callable[[str], None]) -> AbstractContextManager[Non
             ("torch", "load", _loading(torch.load)),
             # by the functions underneath: other libraries hold on to `save_file` by name
             ("safetensors.torch", "_flatten", lambda *_, **__: {}),
+            ("safetensors.torch", "_flatten_as_ptr", lambda *_, **__: {}),
             ("safetensors.torch", "serialize_file", unsaved("safetensors")),
             ("safetensors.torch", "save_model", unsaved("safetensors")),
             ("transformers.modeling_utils", "PreTrainedModel.save_pretrained", unsaved("save_pretrained")),

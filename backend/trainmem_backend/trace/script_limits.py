@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import NoReturn
 
 from trainmem_backend.trace.errors import TraceError
-from trainmem_backend.trace.stand_ins import stand_ins
+from trainmem_backend.trace.stand_ins import attribute, stand_ins
 
 __all__ = ["refusing_what_no_trace_replays"]
 
@@ -28,12 +29,14 @@ _LIMITS = (
 
 
 def refusing_what_no_trace_replays() -> AbstractContextManager[None]:
-    """Calls of it inside raise `TraceError`."""
-    return stand_ins((module, path, _refused(why)) for module, path, why in _LIMITS)
+    """Calls of it inside raise `TraceError`; a class stays one, as annotations and subclasses of it need."""
+    return stand_ins((module, path, _refused(module, path, why)) for module, path, why in _LIMITS)
 
 
-def _refused(why: str) -> Callable[..., NoReturn]:
+def _refused(module: str, path: str, why: str) -> Callable[..., NoReturn]:
     def refused(*_: object, **__: object) -> NoReturn:
         raise TraceError(why)
 
+    if isinstance(attribute(sys.modules.get(module), path), type):
+        return type(path, (), {"__new__": refused})
     return refused

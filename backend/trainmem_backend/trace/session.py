@@ -23,6 +23,7 @@ from trainmem_backend.trace.liger import virtual_liger
 from trainmem_backend.trace.modules import virtual_modules
 from trainmem_backend.trace.record_mode import RecordMode
 from trainmem_backend.trace.recorder import Recorder
+from trainmem_backend.trace.stand_ins import stand_in_or_note
 from trainmem_backend.trace.virtual_answers import patched_cuda
 from trainmem_backend.trace.virtual_cuda import VirtualCuda
 from trainmem_backend.trace.virtual_cudnn import virtual_cudnn
@@ -72,17 +73,24 @@ def _tracing(traits: GpuTraits) -> Iterator[TraceSession]:
         stack.enter_context(patched_cuda(session.cuda))
         stack.enter_context(virtual_cudnn())
         stack.enter_context(hinting_at_cuda(session.recorder.is_device))
-        stack.enter_context(patched_libraries())
+        stack.enter_context(patched_libraries(session.recorder.note))
         stack.enter_context(session.record_mode.attribution.watching())
         stack.enter_context(virtual_modules(fake_mode))
         stack.enter_context(virtual_liger())
         stack.enter_context(leaving_groups(session.recorder))
         stack.enter_context(virtual_sharding(session.record_mode))
         if "bitsandbytes" in sys.modules:
-            session.record_mode.python_kernels = cuda_kernels()
-            stack.enter_context(seen_by_python_kernels(session.record_mode))
-            stack.enter_context(virtual_bitsandbytes(session.recorder))
+            stand_in_or_note(stack, _bitsandbytes(session), "bitsandbytes", session.recorder.note)
         stack.enter_context(fake_mode)
         stack.enter_context(session.record_mode)
         stack.enter_context(session.cuda)
         yield session
+
+
+@contextlib.contextmanager
+def _bitsandbytes(session: TraceSession) -> Iterator[None]:
+    kernels = cuda_kernels()
+    with virtual_bitsandbytes(session.recorder):
+        session.record_mode.python_kernels = kernels
+        with seen_by_python_kernels(session.record_mode):
+            yield
