@@ -24,32 +24,35 @@ from typing import Any, TypeAlias
 from trainmem.buckets import BUCKETS
 from trainmem.tape import kernels
 
-__all__ = ["BUCKET", "Gradients", "Node", "Shape", "SizeSpec", "StopRecompute", "Tape", "Tensor"]
+__all__ = [
+    "BUCKET",
+    "LOADED_KEYS",
+    "Gradients",
+    "Node",
+    "Shape",
+    "SizeSpec",
+    "StopRecompute",
+    "Tape",
+    "Tensor",
+]
 
 Shape: TypeAlias = tuple[str, ...]
 SizeSpec: TypeAlias = tuple[Any, ...]
 """(bytes per element, dimension names...) or (function of the dimensions, arguments...)."""
 
 BUCKET: dict[str, int] = {name: index for index, name in enumerate(BUCKETS)}
+_TEMPORARIES, _ACTIVATIONS, _LOGITS = (BUCKET[name] for name in ("temporaries", "activations", "logits"))
 
 
 class StopRecompute(Exception):
     """Everything that the checkpointed block had saved has been recomputed (early stop)."""
 
 
-class Storage:
-    """Memory that is freed when the last tensor that shares it dies."""
-
-    __slots__ = ("key", "tensors")
-
-    def __init__(self, key: int) -> None:
-        self.key = key
-        self.tensors = 0
-
-
 class Tensor:
     """A shape, bytes per element, a storage, and the node that made it; one handle, as one `at::Tensor`.
 
+    ``storage``: the key of its memory, which is freed when the last tensor that shares it dies; None where that
+    is not the step's.
     ``apart``: tokens lie column by column in memory, so that seeing them as rows of a matrix copies them.
     """
 
@@ -58,7 +61,7 @@ class Tensor:
     def __init__(
         self,
         tape: Tape,
-        storage: Storage | None,
+        storage: int | None,
         shape: Shape,
         itemsize: int,
         node: Node | None = None,
@@ -68,7 +71,7 @@ class Tensor:
         self.tape = tape
         self.storage = storage
         if storage is not None:
-            storage.tensors += 1
+            tape.owners[storage] += 1
         self.shape = shape
         self.itemsize = itemsize
         self.node = node
@@ -80,13 +83,14 @@ class Tensor:
     def __del__(self) -> None:
         storage = self.storage
         if storage is not None:
-            storage.tensors -= 1
-            if not storage.tensors:
-                self.tape.codes.append((1, storage.key))
+            tape = self.tape
+            owners = tape.owners[storage] = tape.owners[storage] - 1
+            if not owners:
+                tape.codes.append(~storage)
 
     def alias(self) -> Tensor:
         """Another tensor over the same memory, without a node."""
-        out = Tensor(self.tape, self.storage, self.shape, self.itemsize, view=self.view)
+        out = Tensor(self.tape, self.storage, self.shape, self.itemsize, None, 0, self.view)
         out.apart = self.apart
         return out
 
@@ -165,10 +169,20 @@ class CheckpointFrame:
 class Node:
     """A step of the backward graph."""
 
-    __slots__ = ("backward", "block", "bucket", "edges", "inputs", "module", "name", "saved", "seq")
+    __slots__ = (
+        "backward", "block", "bucket", "edges", "gradients", "inputs", "module", "name", "pending", "saved", "seq",
+    )  # fmt: skip
 
     def __init__(
-        self, seq: int, name: str, edges: list[tuple[Node, int] | None], backward: BackwardFn, inputs: int
+        self,
+        seq: int,
+        name: str,
+        edges: list[tuple[Node, int] | None],
+        backward: BackwardFn,
+        inputs: int,
+        block: int = 0,
+        bucket: int = _TEMPORARIES,
+        module: str = "",
     ) -> None:
         self.seq = seq
         self.name = name
@@ -176,12 +190,17 @@ class Node:
         self.backward = backward
         self.inputs = inputs
         self.saved: list[Tensor | Holder] = []
-        self.block = 0
-        self.bucket = BUCKET["temporaries"]
-        self.module = ""
+        self.block = block
+        self.bucket = bucket
+        self.module = module
+        self.gradients: Gradients | None = None
+        """Of its outputs, as the engine has them so far."""
+        self.pending = -1
+        """How many edges to it the engine has still to go along; -1 before it has found the node."""
 
 
 _ACCUMULATE_SEQ = 1 << 60
+LOADED_KEYS = 1 << 40
 _LEAF = "leaf"
 
 
@@ -189,20 +208,24 @@ class Tape:
     """Records the allocations and frees of forward and backward.
 
     ``autocast``: bytes per element of matrix products under autocast, 0 when off.
-    ``codes``: (0, key) allocates key, (1, key) frees it, (2, label) is a boundary,
-    (3, name) frees a parameter that was loaded.
+    ``codes``: a number >= 0 is the key of what is allocated, ``~key`` frees it; keys from `LOADED_KEYS` on count
+    ``loaded``, parameters that lay in memory before. ``boundaries``: (how many codes come before, label).
     """
 
     def __init__(self) -> None:
-        self.codes: list[tuple[int, Any]] = []
+        self.codes: list[int] = []
+        self.loaded: list[str] = []
+        self.boundaries: list[tuple[int, tuple[str, int]]] = []
+        self.owners: list[int] = []
+        """By key: how many tensors share the memory."""
         self.size_of: list[SizeSpec] = []
         self.bucket_of: list[int] = []
-        self.stream_of: list[int] = []
+        self.stream_of: dict[int, int] = {}
         self.name_of: list[str] = []
         self.once: set[int] = set()
         self.autocast = 0
         self.grad_enabled = True
-        self.bucket = BUCKET["temporaries"]
+        self.bucket = _TEMPORARIES
         self.block = 0
         self.gradients: dict[str, Tensor] = {}
         self.accumulating = False
@@ -219,6 +242,7 @@ class Tape:
         self.graph_attributes: list[Tensor] = []
         """What autograd contexts hold beside saved tensors, until the loss lets go of the graph."""
         self._module = ""
+        self._prefix = ""
         self._stream = 0
         self.on_gradient: Callable[[str, Tensor], None] | None = None
         """Takes every gradient of a parameter in place of keeping it."""
@@ -246,14 +270,16 @@ class Tape:
         """Memory of a kernel's own, freed when the caller drops it."""
         return Tensor(self, self._storage(size, op, None), (), 1)
 
-    def _storage(self, size: SizeSpec, op: str, bucket: int | None) -> Storage:
+    def _storage(self, size: SizeSpec, op: str, bucket: int | None) -> int:
         key = len(self.size_of)
         self.size_of.append(size)
         self.bucket_of.append(self.bucket if bucket is None else bucket)
-        self.stream_of.append(self._stream)
-        self.name_of.append(f"{self._module}: {op or self._op}" if self._module else op or self._op)
-        self.codes.append((0, key))
-        return Storage(key)
+        if self._stream:
+            self.stream_of[key] = self._stream
+        self.name_of.append(self._prefix + (op or self._op))
+        self.codes.append(key)
+        self.owners.append(0)
+        return key
 
     def on_stream(self, stream: int, size: SizeSpec, op: str, bucket: int) -> Tensor:
         """Memory of another stream's pool."""
@@ -267,40 +293,42 @@ class Tape:
         where = f"{self.thread}.{kind}"
         if where not in self._once_seen:
             storage = self._storage(size, kind, BUCKET["workspace"])
-            self.once.add(storage.key)
+            self.once.add(storage)
             self._once_seen[where] = Tensor(self, storage, (), 1)
 
     def replace_loaded(self, name: str, size: SizeSpec) -> None:
         """A parameter takes new memory at its first use (``parameter.data = ...``), and its old memory dies."""
         if name not in self._once_seen:
             storage = self._storage(size, "parameter", BUCKET["weights"])
-            self.once.add(storage.key)
+            self.once.add(storage)
             self._once_seen[name] = Tensor(self, storage, (), 1)
-            self.codes.append((3, name))
+            self.codes.append(~(LOADED_KEYS + len(self.loaded)))
+            self.loaded.append(name)
 
-    def boundary(self, label: tuple[Any, ...]) -> None:
+    def boundary(self, label: tuple[str, int]) -> None:
         """What follows belongs to another part of the step."""
-        self.codes.append((2, label))
+        self.boundaries.append((len(self.codes), label))
 
     def release(self) -> None:
         """Let go of what was recorded: tensors know their tape, so that all of it would wait for the collector."""
         self.on_gradient, self.leaf = None, None
         for tensors in (self.gradients, self._once_seen, self._cast_cache):
             tensors.clear()
-        for columns in (self.codes, self.size_of, self.bucket_of, self.stream_of, self.name_of):
-            columns.clear()
+        self.stream_of.clear()
+        for column in (self.codes, self.size_of, self.bucket_of, self.name_of):
+            column.clear()
 
     # Scopes
 
-    @contextmanager
-    def module(self, name: str) -> Iterator[None]:
+    def module(self, name: str) -> _Module:
         """Name the module that is running; names nest."""
-        before = self._module
-        self._module = f"{before}.{name}" if before else name
-        try:
-            yield
-        finally:
-            self._module = before
+        return _Module(self, f"{self._module}.{name}" if self._module else name)
+
+    def enter(self, module: str) -> str:
+        """Go over to a module by its whole name; answers that of the last."""
+        before, self._module = self._module, module
+        self._prefix = f"{module}: " if module else ""
+        return before
 
     @contextmanager
     def filling(self, bucket: str) -> Iterator[None]:
@@ -349,20 +377,16 @@ class Tape:
             (t.node, t.slot) if t is not None and t.node is not None else None for t in inputs
         ]
         self._seq += 1
-        node = Node(self._seq, name, edges, backward, outputs)
-        node.block = self.block
-        node.bucket = self.bucket
-        node.module = self._module
-        return node
+        return Node(self._seq, name, edges, backward, outputs, self.block, self.bucket, self._module)
 
     def save(self, node: Node | None, *tensors: Tensor | None) -> None:
         """Keep tensors for backward, or, inside a checkpoint, only the promise to recompute them."""
         if node is None:
             return
+        recomputing, frame = self._recomputing, self._frame
         for tensor in tensors:
             if tensor is None:
                 continue
-            recomputing = self._recomputing
             if recomputing is not None:
                 index = recomputing.seen
                 recomputing.seen += 1
@@ -375,9 +399,9 @@ class Tape:
                 if recomputing.seen == len(recomputing.holders):
                     raise StopRecompute
                 node.saved.append(tensor.alias())
-            elif self._frame is not None:
-                holder = Holder(self._frame)
-                self._frame.holders.append(weakref.ref(holder))
+            elif frame is not None:
+                holder = Holder(frame)
+                frame.holders.append(weakref.ref(holder))
                 node.saved.append(holder)
             else:
                 node.saved.append(tensor.alias())
@@ -393,15 +417,15 @@ class Tape:
 
     def end_forward(self) -> None:
         """What outlives forward, such as a mask that checkpoints hand to their second run, is kept for backward."""
-        freed = {key for kind, key in self.codes if kind == 1}
+        freed = {~code for code in self.codes if code < 0}
         for key, bucket in enumerate(self.bucket_of):
-            if bucket == BUCKET["temporaries"] and key not in freed:
-                self.bucket_of[key] = BUCKET["activations"]
+            if bucket == _TEMPORARIES and key not in freed:
+                self.bucket_of[key] = _ACTIVATIONS
 
     def _mark_saved(self, tensor: Tensor) -> None:
-        key = tensor.storage.key if tensor.storage is not None else -1
-        if key >= 0 and self.bucket_of[key] == BUCKET["temporaries"]:
-            self.bucket_of[key] = BUCKET["activations"]
+        storage = tensor.storage
+        if storage is not None and self.bucket_of[storage] == _TEMPORARIES:
+            self.bucket_of[storage] = _ACTIVATIONS
 
     def op(
         self,
@@ -422,7 +446,7 @@ class Tape:
         """
         self._op = name
         node = self.node(name, inputs, backward) if self.wants_grad(*inputs) else None
-        if saves:
+        if saves and node is not None:
             self.save(node, *saves)
         kept = self.kept() if costly else None
         out = self.alloc(shape, itemsize, name) if kept is None else kept[0].alias()
@@ -556,7 +580,7 @@ class Tape:
         frame.done = True
         before = (self._recomputing, self.grad_enabled, self._frame, self._module, self.bucket)
         self._recomputing, self.grad_enabled, self._frame = frame, True, None
-        self.bucket = BUCKET["temporaries"]
+        self.bucket = _TEMPORARIES
         function = frame.function
         assert function is not None
         try:
@@ -564,7 +588,8 @@ class Tape:
                 function(*frame.arguments)
         except StopRecompute:
             pass
-        self._recomputing, self.grad_enabled, self._frame, self._module, self.bucket = before
+        self._recomputing, self.grad_enabled, self._frame, module, self.bucket = before
+        self.enter(module)
 
     # The engine
 
@@ -572,25 +597,28 @@ class Tape:
         """Run the graph as torch's engine does: newest node first, gradients summed as they arrive."""
         assert root.node is not None
         self.thread, self.grad_enabled = "backward", False
-        pending = _dependencies(root.node)
-        buffers: dict[Node, Gradients] = {root.node: [gradient]}
+        _count_dependencies(root.node)
+        root.node.gradients = [gradient]
         del gradient
         ready = [(-root.node.seq, 0, root.node)]
         root.node, root.requires_grad = None, False
         count = 0
         while ready:
             _, _, node = heapq.heappop(ready)
-            grads = buffers.pop(node)
+            grads, node.gradients = node.gradients, None
+            assert grads is not None
             accumulates = node.seq == _ACCUMULATE_SEQ
             if not accumulates and node.block != self.block:
                 self.block = node.block
                 self.boundary(("backward", node.block))
-            module, self._module = self._module, node.module or self._module
+            module = self._module
+            if node.module:
+                self.enter(node.module)
             unpacked: list[Tensor | None] | None = [
                 saved if isinstance(saved, Tensor) else self._unpack(saved) for saved in node.saved
             ]
             self._op = f"{node.name} backward"
-            self.bucket = BUCKET["logits"] if node.bucket == BUCKET["logits"] else BUCKET["temporaries"]
+            self.bucket = _LOGITS if node.bucket == _LOGITS else _TEMPORARIES
             needs = [edge is not None for edge in node.edges]
             outputs = node.backward(self, grads, needs)
             del unpacked
@@ -600,7 +628,8 @@ class Tape:
             output = None
             del grads
             node.saved.clear()
-            self._module = module
+            if node.module:
+                self.enter(module)
             edges, node.edges = node.edges, []
             for index, edge in enumerate(edges):
                 output = outputs[index]
@@ -609,7 +638,9 @@ class Tape:
                     continue
                 target, slot = edge
                 if output is not None:
-                    buffer = buffers.setdefault(target, [None] * target.inputs)
+                    buffer = target.gradients
+                    if buffer is None:
+                        buffer = target.gradients = [None] * target.inputs
                     held = buffer[slot]
                     if held is None:
                         buffer[slot] = output
@@ -618,15 +649,13 @@ class Tape:
                         buffer[slot] = self._sum(held, output)
                     del held, buffer
                 del output
-                pending[target] -= 1
-                if not pending[target]:
-                    del pending[target]
-                    if target in buffers:
-                        count += 1
-                        heapq.heappush(ready, (-target.seq, count, target))
+                target.pending -= 1
+                if not target.pending and target.gradients is not None:
+                    count += 1
+                    heapq.heappush(ready, (-target.seq, count, target))
             del outputs, edges, node
         self.thread, self.grad_enabled = "forward", True
-        self.bucket = BUCKET["temporaries"]
+        self.bucket = _TEMPORARIES
 
     def _sum(self, held: Tensor, other: Tensor) -> Tensor:
         """Two gradients of one tensor: summed in place when nobody else sees the first, else into new memory.
@@ -634,9 +663,25 @@ class Tape:
         A view keeps its base alive, so its storage has two owners and it is never summed into
         (input_buffer.cpp, can_accumulate_inplace).
         """
-        if not held.view and held.storage is not None and held.storage.tensors == 1:
+        if not held.view and held.storage is not None and self.owners[held.storage] == 1:
             return held
         return self.alloc(held.shape, held.itemsize, "sum of gradients")
+
+
+class _Module:
+    """The scope of a module's name."""
+
+    __slots__ = ("before", "name", "tape")
+
+    def __init__(self, tape: Tape, name: str) -> None:
+        self.tape = tape
+        self.name = name
+
+    def __enter__(self) -> None:
+        self.before = self.tape.enter(self.name)
+
+    def __exit__(self, *raised: object) -> None:
+        self.tape.enter(self.before)
 
 
 @contextmanager
@@ -644,19 +689,18 @@ def _nothing() -> Iterator[None]:
     yield
 
 
-def _dependencies(root: Node) -> dict[Node, int]:
-    counts: dict[Node, int] = {}
-    stack, seen = [root], {root}
+def _count_dependencies(root: Node) -> None:
+    root.pending = 0
+    stack = [root]
     while stack:
         for edge in stack.pop().edges:
             if edge is None:
                 continue
             target = edge[0]
-            counts[target] = counts.get(target, 0) + 1
-            if target not in seen:
-                seen.add(target)
+            if target.pending < 0:
+                target.pending = 0
                 stack.append(target)
-    return counts
+            target.pending += 1
 
 
 def _accumulate(name: str) -> BackwardFn:
@@ -673,7 +717,7 @@ def _accumulate(name: str) -> BackwardFn:
             tape.gradients[name] = tape.alloc(grad.shape, 4, "fp32 gradient", BUCKET["gradients"])
             return []
         if grad.storage is not None:
-            tape.bucket_of[grad.storage.key] = BUCKET["gradients"]
+            tape.bucket_of[grad.storage] = BUCKET["gradients"]
         tape.gradients[name] = grad.alias()
         return []
 

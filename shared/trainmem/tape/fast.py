@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate
 from typing import Literal
 
 from trainmem.buckets import BUCKETS
@@ -18,11 +17,12 @@ from trainmem.job import BaseQuantization, Lora, Optimizer, Precision, Sharding,
 from trainmem.model import Architecture
 from trainmem.tape.claims import fully_sharded, has_masters
 from trainmem.tape.dims import dimensions
+from trainmem.tape.levels import Levels
 from trainmem.tape.loading import load
 from trainmem.tape.optimizers import Rounding, Trainable, optimizer_step, rounding_of
-from trainmem.tape.program import LOADED, Part, Program, compiled
+from trainmem.tape.program import compiled
 from trainmem.tape.step import size_in_bytes, updated
-from trainmem.tape.structure import structure_of, unit_size, weight_itemsize
+from trainmem.tape.structure import standing, structure_of, weight_itemsize
 
 __all__ = ["FastFigures", "fast_figures"]
 
@@ -217,65 +217,6 @@ def _metered(
     return state, meter.peak
 
 
-@dataclass(frozen=True, slots=True)
-class _Signed:
-    """A part's events as signed size indices, with their buckets and the frees done once for every repetition."""
-
-    phase: str
-    block: int
-    signed: tuple[int, ...]
-    buckets: tuple[int, ...]
-    names: tuple[str, ...]
-    everywhere: tuple[int, ...]
-
-
-@lru_cache(maxsize=1024)
-def _signed(program: Program) -> tuple[tuple[_Signed, ...], ...]:
-    """The parts by groups that repeat together; what such a group frees only once follows as a group of its own."""
-    groups = []
-    for _, group in program.groups():
-        parts = [_signed_part(program, program.parts[index]) for index in group]
-        groups.append(tuple(part for part, _ in parts))
-        groups += [(once,) for _, once in parts if once is not None]
-    return tuple(groups)
-
-
-def _signed_part(program: Program, part: Part) -> tuple[_Signed, _Signed | None]:
-    """A part, and the frees of shared tensors that only its last repetition makes."""
-    direction, block = part.label
-    repeats = program.repeats(block)
-    events: list[tuple[int, int, str]] = []
-    once: list[tuple[int, int, str]] = []
-    everywhere: list[int] = []
-    for event in part.events:
-        if event >= 0:
-            if event not in part.once:
-                events.append((part.sizes[event], part.buckets[event], part.names[event]))
-            continue
-        home, ordinal = part.frees[~event]
-        if home == LOADED:
-            continue
-        source = program.parts[home]
-        free = ~source.sizes[ordinal], source.buckets[ordinal], source.names[ordinal]
-        if repeats and program.outside(source.label[1]):
-            once.append(free)
-            continue
-        if program.outside(block) and program.repeats(source.label[1]):
-            everywhere.append(len(events))
-        events.append(free)
-    return (
-        _columns(direction, block, events, everywhere),
-        _columns(direction, block, once, []) if once else None,
-    )
-
-
-def _columns(
-    direction: str, block: int, events: list[tuple[int, int, str]], everywhere: list[int]
-) -> _Signed:
-    signed, buckets, names = zip(*events, strict=True) if events else ((), (), ())
-    return _Signed(direction, block, signed, buckets, names, tuple(everywhere))
-
-
 def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
     """The figures of a steady step and the first step's peak."""
     dims = dimensions(job, architecture)
@@ -300,10 +241,9 @@ def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
     )
     base[_STATE] = state
     base[_WORKSPACE] = sum(
-        (size_in_bytes(fresh.sizes[part.sizes[ordinal]], dims) + 511) & ~511
-        for part in fresh.parts
-        for ordinal in part.once
-        if part.buckets[ordinal] == _WORKSPACE
+        (size_in_bytes(fresh.sizes[fresh.size_of[key]], dims) + 511) & ~511
+        for key in fresh.once
+        if fresh.bucket_of[key] == _WORKSPACE
     )
     wide = masters and job.precision == "bf16_master_fp32_grads"
     gradients = _trained_bytes(architecture, job.lora, 4 if wide else itemsize, ranks)
@@ -314,7 +254,7 @@ def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
 
     start = sum(base)
     phases = {"start_bytes": start}
-    run = _Run(-(-architecture.layers // unit_size(job, architecture)), base)
+    run = Levels(standing(job, architecture), base)
     if adding is None or not zeros:
         run.micro_batch(fresh, dims)
     if adding is not None and (job.accumulation > 1 or zeros):
@@ -359,87 +299,3 @@ _PHASE_ORDER = [
     "peak_optimizer_bytes",
     "after_zero_grad_bytes",
 ]
-
-
-@dataclass(slots=True)
-class _Walked:
-    """Parts that ran ``copies`` times, one after the other each time, and what each of their events changed."""
-
-    parts: tuple[_Signed, ...]
-    deltas: list[list[int]]
-    copies: int
-
-
-class _Run:
-    """Walks the parts of micro batches, keeping the level, the phases' peaks and where the highest was."""
-
-    def __init__(self, layers: int, base: Vector) -> None:
-        self.layers = layers
-        self.base = base
-        self.level = sum(base)
-        self.top = self.level
-        self.phases: dict[str, int] = {}
-        self._program: Program | None = None
-        self._where: tuple[int, int, int, int] = (-1, 0, 0, 0)
-        self._walked: list[_Walked] = []
-
-    def micro_batch(self, program: Program, dims: dict[str, int]) -> None:
-        """One forward and backward."""
-        self._program = program
-        sizes = [(size_in_bytes(spec, dims) + 511) & ~511 for spec in program.sizes]
-        passes = program.passes(self.layers)
-        once = False
-        for group in _signed(program):
-            deltas = []
-            for part in group:
-                changes = [sizes[i] if i >= 0 else -sizes[~i] for i in part.signed]
-                for at in part.everywhere:
-                    changes[at] *= passes
-                deltas.append(changes)
-            copies = passes if program.repeats(group[0].block) and not once else 1
-            once = copies > 1
-            self._walk(_Walked(group, deltas, copies))
-
-    def _walk(self, walked: _Walked) -> None:
-        copies = walked.copies
-        net = sum(map(sum, walked.deltas))
-        climbed = max(net, 0) * (copies - 1)
-        level = self.level
-        for number, (part, changes) in enumerate(zip(walked.parts, walked.deltas, strict=True)):
-            levels = list(accumulate(changes, initial=0))
-            high = max(levels)
-            top = level + high + climbed
-            name = f"peak_{part.phase}_bytes"
-            self.phases[name] = max(self.phases.get(name, 0), top)
-            if top > self.top:
-                self.top = top
-                copy = copies - 1 if net > 0 else 0
-                self._where = (len(self._walked), copy, number, levels.index(high) - 1)
-            level += levels[-1]
-        self.level += net * copies
-        self.phases[f"after_{walked.parts[0].phase}_bytes"] = self.level
-        self._walked.append(walked)
-
-    def peak(self) -> tuple[int, str, str, str, Vector]:
-        """The highest level, its phase, op and module, and its buckets."""
-        index, copy, number, position = self._where
-        if index < 0:
-            return self.top, "forward", "", "", list(self.base)
-        totals = list(self.base)
-        for walked in self._walked[:index]:
-            for part, changes in zip(walked.parts, walked.deltas, strict=True):
-                for bucket, delta in zip(part.buckets, changes, strict=True):
-                    totals[bucket] += delta * walked.copies
-        walked = self._walked[index]
-        for at, (part, changes) in enumerate(zip(walked.parts, walked.deltas, strict=True)):
-            for event, (bucket, delta) in enumerate(zip(part.buckets, changes, strict=True)):
-                totals[bucket] += delta * (copy + ((at, event) <= (number, position)))
-        part = walked.parts[number]
-        return self.top, part.phase, part.names[position], self._module(part, copy, walked.copies), totals
-
-    def _module(self, part: _Signed, copy: int, copies: int) -> str:
-        """The real block that a part of the program stood for at its ``copy``."""
-        assert self._program is not None
-        blocks = self._program.real_blocks(part.block, self.layers)
-        real = blocks[copy if part.phase == "forward" else copies - 1 - copy]
-        return f"layers.{real}" if 0 <= real < self.layers else ""

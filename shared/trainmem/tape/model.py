@@ -49,7 +49,6 @@ class Structure:
     batch_of_one: bool = False
     input_gradients: bool = False
     unit: int = 1
-    period: int = 0
     wide_gradients: bool = False
     many_rows: bool = False
     frequency_checks: int = 0
@@ -173,8 +172,10 @@ class Model:
     outside: Block = field(init=False)
     blocks: list[Block] = field(init=False)
     sharding: Sharding | None = field(init=False, default=None)
+    _extra: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._extra = dict(self.structure.extra)
         names = dict(self.structure.parameters)
         self.outside = Block(self, "", self.structure.outside)
         self.blocks = [
@@ -210,7 +211,7 @@ class Model:
 
     def extra(self, key: str) -> Any:
         """An entry of the architecture's ``extra``; None when absent."""
-        return dict(self.structure.extra).get(key)
+        return self._extra.get(key)
 
     def drops(self, where: str) -> float:
         """1.0 where dropout is active, else 0.0."""

@@ -213,10 +213,6 @@ def _summed(whole: Shape, side: Shape, ones: frozenset[str]) -> Shape:
     return tuple(name for name in whole if name not in side and name not in ones)
 
 
-def _promoted(*tensors: Tensor) -> int:
-    return max(t.itemsize for t in tensors)
-
-
 def add(tape: Tape, a: Tensor, b: Tensor, shape: Shape | None = None) -> Tensor:
     """a + b; the gradient passes through, cast to each side's dtype and summed to its shape."""
     out_shape = shape or a.shape
@@ -229,12 +225,12 @@ def add(tape: Tape, a: Tensor, b: Tensor, shape: Shape | None = None) -> Tensor:
             out.append(_fitted(grad.alias(), out_shape, side, itemsize) if need else None)
         return out
 
-    return tape.op("add", [a, b], out_shape, _promoted(a, b), backward)
+    return tape.op("add", [a, b], out_shape, max(a.itemsize, b.itemsize), backward)
 
 
 def mul(tape: Tape, a: Tensor, b: Tensor, shape: Shape | None = None) -> Tensor:
     """a * b; each gradient is computed at full size, then cast and summed to its side."""
-    out_shape, itemsize = shape or a.shape, _promoted(a, b)
+    out_shape, itemsize = shape or a.shape, max(a.itemsize, b.itemsize)
     sides = [(a.shape, a.itemsize), (b.shape, b.itemsize)]
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
@@ -493,7 +489,7 @@ def first_tokens(tape: Tape, a: Tensor) -> Tensor:
 def cat_halves(tape: Tape, parts: Sequence[Tensor], shape: Shape) -> Tensor:
     """Concatenation along the last dimension in the widest dtype; each gradient is a view of the whole."""
     sides = [(p.shape, p.itemsize) for p in parts]
-    widest = _promoted(*parts)
+    widest = max([p.itemsize for p in parts])
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
         grad = _only(grads)

@@ -17,90 +17,74 @@ from trainmem.tape.families import FORWARD
 from trainmem.tape.fully_sharded import before
 from trainmem.tape.loss_scaling import scale_and_growth
 from trainmem.tape.model import Model, Structure
+from trainmem.tape.stand_ins import StandIns
 
-__all__ = ["LOADED", "Allocation", "Part", "PartLabel", "Program", "compiled"]
+__all__ = ["Part", "PartLabel", "Program", "compiled", "in_order"]
 
 PartLabel: TypeAlias = tuple[str, int]
 """("forward" | "backward", block): block -1 stands before the blocks, the number of blocks after them."""
-
-Allocation: TypeAlias = tuple[int, int]
-"""(part, ordinal in the part): the same for the same tensor of equal blocks."""
-
-LOADED = -1
-"""In place of a part: the ordinal counts `Program.loaded`, parameters that the first step frees."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """The events of one part of a step.
 
-    ``events``: a number >= 0 is the ordinal of an allocation of this part; otherwise ``~index`` into ``frees``.
-    ``sizes``, ``buckets`` and ``names`` are indexed by ordinal; ``once`` holds ordinals of the first step only.
+    ``events``: a number >= 0 is the key of what is allocated, ``~key`` frees it; keys from `LOADED_KEYS` on count
+    `Program.loaded`, parameters that the first step frees. ``keys``: of the allocations that the part makes.
     """
 
     label: PartLabel
     events: tuple[int, ...]
-    frees: tuple[Allocation, ...]
-    sizes: tuple[int, ...]
-    buckets: tuple[int, ...]
-    names: tuple[str, ...]
-    streams: tuple[int, ...]
-    once: frozenset[int]
+    keys: range
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """The parts of one micro batch in order, their distinct sizes, and where each gradient ends up.
+    """The parts of one micro batch in order, what each allocates, and where each gradient ends up.
 
-    ``period`` blocks from the third on stand for all inner ones; 0 where every block is shown.
+    ``blocks``: how many blocks were run, which stand for all of a model's (`trainmem.tape.stand_ins`).
+    ``sizes``: the distinct ones. By key: the number of the size, the bucket, the op, the number of the part;
+    ``stream_of`` holds streams other than 0, ``once`` keys of the first step only.
     """
 
     blocks: int
-    period: int
     parts: tuple[Part, ...]
     sizes: tuple[SizeSpec, ...]
-    gradients: dict[str, Allocation]
-    loaded: tuple[str, ...] = ()
-
-    def repeats(self, block: int) -> bool:
-        """Whether this block stands for several of the model's."""
-        return REPEATED_FROM <= block < REPEATED_FROM + self.period
+    size_of: tuple[int, ...]
+    bucket_of: tuple[int, ...]
+    name_of: tuple[str, ...]
+    part_of: tuple[int, ...]
+    stream_of: dict[int, int]
+    once: frozenset[int]
+    gradients: dict[str, int]
+    loaded: tuple[str, ...]
 
     def outside(self, block: int) -> bool:
         """Whether this part lies before or after the blocks."""
         return not 0 <= block < self.blocks
 
-    def passes(self, layers: int) -> int:
-        """How often the repeated blocks run in a model of so many."""
-        return 1 + (layers - self.blocks) // self.period if self.period else 1
-
-    def groups(self) -> list[tuple[str, list[int]]]:
-        """(direction, numbers of parts) in order, parts that repeat together in one group."""
-        out: list[tuple[str, list[int]]] = []
-        before = False
-        for index, part in enumerate(self.parts):
-            direction, block = part.label
-            repeats = self.repeats(block)
-            if repeats and before:
-                out[-1][1].append(index)
-            else:
-                out.append((direction, [index]))
-            before = repeats
-        return out
-
-    def real_blocks(self, block: int, layers: int) -> range:
+    def real_blocks(self, block: int, stands: StandIns) -> tuple[int, ...]:
         """The model's blocks for which a block stands; -1 and the number of blocks for what lies outside."""
-        if block < REPEATED_FROM:
-            return range(block, block + 1)
-        if self.repeats(block):
-            end = block + self.passes(layers) * self.period
-            return range(block, end, self.period)
-        last = layers - self.blocks + block
-        return range(last, last + 1)
+        if block < 0:
+            return (block,)
+        return stands.blocks[block] if block < self.blocks else (len(stands.of),)
 
 
-REPEATED_FROM = 2
-"""The first block that may stand for several."""
+@lru_cache(maxsize=1024)
+def in_order(program: Program, stands: StandIns) -> tuple[tuple[int, int, bool], ...]:
+    """The parts of a micro batch in order: (number, block of the model that it is laid down for, whether last).
+
+    Last is the one of equal blocks whose turn comes last.
+    """
+    number = {part.label: index for index, part in enumerate(program.parts)}
+    blocks = [(-1, -1), *enumerate(stands.of), (len(stands.of), program.blocks)]
+    out = []
+    for direction, sequence in (("forward", blocks), ("backward", blocks[::-1])):
+        for real, block in sequence:
+            if (direction, block) in number:
+                last = program.real_blocks(block, stands)[-1 if direction == "forward" else 0]
+                out.append((number[direction, block], real, real == last))
+    return tuple(out)
 
 
 @lru_cache(maxsize=1024)
@@ -154,60 +138,35 @@ def compiled(structure: Structure) -> Program:
         sharding.end_backward()
     tape.graph_attributes.clear()
     del gradient, loss, held
-    codes = list(tape.codes)
-    gradients = {name: tensor.storage.key for name, tensor in tape.gradients.items() if tensor.storage}
-    program = _cut(tape, codes, gradients, structure)
+    gradients = {name: key for name, tensor in tape.gradients.items() if (key := tensor.storage) is not None}
+    program = _cut(tape, list(tape.codes), gradients, structure.units)
     tape.release()
     model.blocks.clear()
     return program
 
 
-def _cut(
-    tape: Tape, codes: list[tuple[int, object]], gradients: dict[str, int], structure: Structure
-) -> Program:
-    home: list[Allocation] = []
-    loaded: list[str] = []
-    cut: list[tuple[PartLabel, list[int], list[Allocation], int]] = []
-    events: list[int] = []
-    frees: list[Allocation] = []
-    start = 0
-    for kind, value in codes:
-        if kind == 0:
-            # keys count up, so that those of a part follow each other
-            ordinal = len(home) - start
-            home.append((len(cut) - 1, ordinal))
-            events.append(ordinal)
-        elif kind == 1:
-            events.append(~len(frees))
-            frees.append(home[value])  # type: ignore[call-overload]
-        elif kind == 3:
-            events.append(~len(frees))
-            frees.append((LOADED, len(loaded)))
-            loaded.append(value)  # type: ignore[arg-type]
-        else:
-            events, frees, start = [], [], len(home)
-            cut.append((value, events, frees, start))  # type: ignore[arg-type]
+def _cut(tape: Tape, codes: list[int], gradients: dict[str, int], blocks: int) -> Program:
     distinct: dict[SizeSpec, int] = {}
-    number = [distinct.setdefault(spec, len(distinct)) for spec in tape.size_of]
-    ends = [start for _, _, _, start in cut[1:]] + [len(home)]
-    parts = tuple(
-        Part(
-            label=label,
-            events=tuple(events),
-            frees=tuple(frees),
-            sizes=tuple(number[start:end]),
-            buckets=tuple(tape.bucket_of[start:end]),
-            names=tuple(tape.name_of[start:end]),
-            streams=tuple(tape.stream_of[start:end]),
-            once=frozenset(key - start for key in tape.once if start <= key < end),
-        )
-        for (label, events, frees, start), end in zip(cut, ends, strict=True)
-    )
+    size_of = tuple([distinct.setdefault(spec, len(distinct)) for spec in tape.size_of])
+    parts: list[Part] = []
+    part_of: list[int] = []
+    ends = [at for at, _ in tape.boundaries[1:]] + [len(codes)]
+    for (begin, label), end in zip(tape.boundaries, ends, strict=True):
+        events = tuple(codes[begin:end])
+        # keys count up, so that those of a part follow each other
+        keys = range(len(part_of), len(part_of) + len([event for event in events if event >= 0]))
+        part_of += [len(parts)] * len(keys)
+        parts.append(Part(label, events, keys))
     return Program(
-        blocks=structure.units,
-        period=structure.period,
-        parts=parts,
+        blocks=blocks,
+        parts=tuple(parts),
         sizes=tuple(distinct),
-        gradients={name: home[key] for name, key in gradients.items()},
-        loaded=tuple(loaded),
+        size_of=size_of,
+        bucket_of=tuple(tape.bucket_of),
+        name_of=tuple(tape.name_of),
+        part_of=tuple(part_of),
+        stream_of=dict(tape.stream_of),
+        once=frozenset(tape.once),
+        gradients=gradients,
+        loaded=tuple(tape.loaded),
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count
 from math import prod
 
 from trainmem.buckets import BUCKETS
@@ -12,13 +14,14 @@ from trainmem.job import Lora, TrainingJob
 from trainmem.model import Architecture
 from trainmem.recording import Recording
 from trainmem.tape.claims import fully_sharded, has_masters
-from trainmem.tape.core import SizeSpec
+from trainmem.tape.core import LOADED_KEYS, SizeSpec
 from trainmem.tape.dims import dimensions
 from trainmem.tape.loading import Loaded, load, trainables
 from trainmem.tape.loss_scaling import unscaled
 from trainmem.tape.optimizers import Trainable, optimizer_step, rounding_of
-from trainmem.tape.program import LOADED, Part, PartLabel, Program, compiled
-from trainmem.tape.structure import structure_of, unit_size, weight_itemsize
+from trainmem.tape.program import Part, PartLabel, Program, compiled, in_order
+from trainmem.tape.stand_ins import StandIns
+from trainmem.tape.structure import standing, structure_of, unit_size, weight_itemsize
 
 __all__ = ["record", "record_by_step", "size_in_bytes", "updated"]
 
@@ -28,6 +31,7 @@ STEPS = 3
 _WEIGHTS = BUCKETS.index("weights")
 _GRADIENTS = BUCKETS.index("gradients")
 _LOADED = "loaded"
+_LOADED_PART = -1
 
 
 def size_in_bytes(spec: SizeSpec, dims: Mapping[str, int]) -> int:
@@ -42,51 +46,66 @@ def size_in_bytes(spec: SizeSpec, dims: Mapping[str, int]) -> int:
 class _Template:
     """A part with its sizes filled in, ready to be laid down at any block.
 
-    ``code``: (size, -1) allocates; (ordinal, slot) frees an allocation of the part in that slot of ``homes``, or
-    the loaded parameter that stands there.
+    ``code``: (size, -1) allocates; (rank, slot) frees an allocation of the part in that slot of ``homes``, or the
+    loaded parameter that stands there. ``place``: by rank, which of the part's allocations it is.
     """
 
     code: list[tuple[int, int]]
     homes: list[PartLabel]
     buckets: list[int]
     names: list[str]
-    streams: list[int]
+    streams: dict[int, int]
     place: list[int]
+    placed: dict[tuple[int, ...], list[tuple[int, int]]] = field(default_factory=dict)
+    """``code`` with places for ranks, by the parts that stand in the slots."""
 
 
-def _templates(program: Program, sizes: list[int], first: bool) -> list[_Template]:
-    """Fill in sizes; allocations of no bytes, and of the first step only in later ones, are left out."""
-    templates: list[_Template] = []
+@lru_cache(maxsize=64)
+def _ranks(program: Program) -> list[int]:
+    """By key, which of its part's allocations it is, without those that are made once.
+
+    Equal blocks have the same ranks, whichever of them comes first and makes what is made once.
+    """
+    out: list[int] = []
     for part in program.parts:
-        place, buckets, names, streams, count = [], [], [], [], 0
-        for ordinal, size in enumerate(part.sizes):
-            if sizes[size] <= 0 or (ordinal in part.once and not first):
-                place.append(-1)
-                continue
-            place.append(count)
-            buckets.append(part.buckets[ordinal])
-            names.append(part.names[ordinal])
-            streams.append(part.streams[ordinal])
-            count += 1
-        templates.append(_Template([], [], buckets, names, streams, place))
-    for part, template in zip(program.parts, templates, strict=True):
-        slots: dict[PartLabel, int] = {}
-        code = template.code
-        for event in part.events:
-            if event >= 0:
-                if template.place[event] >= 0:
-                    code.append((sizes[part.sizes[event]], -1))
-            else:
-                home, ordinal = part.frees[~event]
-                if home == LOADED:
-                    if first:
-                        code.append((0, slots.setdefault((_LOADED, ordinal), len(slots))))
-                    continue
-                at = templates[home].place[ordinal]
-                if at >= 0:
-                    code.append((at, slots.setdefault(program.parts[home].label, len(slots))))
-        template.homes = list(slots)
-    return templates
+        ranks = count()
+        out += [-1 if key in program.once else next(ranks) for key in part.keys]
+    return out
+
+
+def _template(program: Program, part: Part, sizes: list[int], first: bool) -> _Template:
+    """Fill in sizes; allocations of no bytes, and of the first step only in later ones, are left out."""
+    code: list[tuple[int, int]] = []
+    slots: dict[PartLabel, int] = {}
+    made: list[int] = []
+    ranks = _ranks(program)
+    for event in part.events:
+        key = event if event >= 0 else ~event
+        if key >= LOADED_KEYS:
+            if first:
+                code.append((0, slots.setdefault((_LOADED, key - LOADED_KEYS), len(slots))))
+        elif (size := sizes[program.size_of[key]]) <= 0:
+            continue
+        elif event < 0:
+            home = program.parts[program.part_of[key]].label
+            code.append((ranks[key], slots.setdefault(home, len(slots))))
+        elif first or key not in program.once:
+            code.append((size, -1))
+            made.append(key)
+    place = [-1] * len(part.keys)
+    for number, key in enumerate(made):
+        if ranks[key] >= 0:
+            place[ranks[key]] = number
+    return _Template(
+        code=code,
+        homes=list(slots),
+        buckets=[program.bucket_of[key] for key in made],
+        names=[program.name_of[key] for key in made],
+        streams={
+            number: program.stream_of[key] for number, key in enumerate(made) if key in program.stream_of
+        },
+        place=place,
+    )
 
 
 class _Layout:
@@ -96,7 +115,7 @@ class _Layout:
         self,
         recording: Recording,
         program: Program,
-        layers: int,
+        stands: StandIns,
         unit: int,
         dims: Mapping[str, int],
         loaded: Loaded,
@@ -104,97 +123,96 @@ class _Layout:
         self.recording = recording
         self.loaded = {name: number for number, _, name in loaded.biases}
         self.program = program
-        self.layers = -(-layers // unit)
+        self.stands = stands
+        self.layers = len(stands.of)
         self.unit = unit
         self.sizes = [size_in_bytes(spec, dims) for spec in program.sizes]
-        self._templates: dict[bool, list[_Template]] = {}
-        self._groups = program.groups()
-        self._base: dict[PartLabel, int] = {}
+        self._filled: dict[bool, list[_Template]] = {}
+        self._templates: list[_Template] = []
+        self._order = in_order(program, stands)
+        self._laid: dict[PartLabel, tuple[int, int]] = {}
+        """By direction and block of the model: the number of the first allocation, and of the part."""
 
     def micro_batch(self, step: int, micro: int) -> dict[str, int]:
         """Forward and backward of one micro batch; the numbers of the gradients it leaves, by parameter."""
         first = step == 1 and micro == 0
-        if first not in self._templates:
-            self._templates[first] = _templates(self.program, self.sizes, first)
-        templates = self._templates[first]
+        if first not in self._filled:
+            program, sizes = self.program, self.sizes
+            self._filled[first] = [_template(program, part, sizes, first) for part in program.parts]
+        self._templates = self._filled[first]
         phase = ""
-        for direction, group in self._groups:
+        for number, real, last in self._order:
+            direction, _ = self.program.parts[number].label
             if direction != phase:
                 phase = direction
                 self.recording.mark(step, "forward" if direction == "forward" else "backward", micro)
-            self._lay_group(direction, group, templates)
-        return self._gradients(templates)
+            self._lay(number, real, last=last)
+        return self._gradients()
 
-    def _lay_group(self, direction: str, group: list[int], templates: list[_Template]) -> None:
-        """One part, or the repeated parts as often as the model has them."""
-        blocks = [
-            self.program.real_blocks(self.program.parts[index].label[1], self.layers) for index in group
-        ]
-        passes = len(blocks[0])
-        for number in reversed(range(passes)) if direction == "backward" else range(passes):
-            last = number == (0 if direction == "backward" else passes - 1)
-            for index, real in zip(group, blocks, strict=True):
-                self._lay(self.program.parts[index], templates[index], real[number], last=last)
-
-    def _lay(self, part: Part, template: _Template, real: int, *, last: bool) -> None:
-        """Lay one part down as block ``real``.
-
-        ``last``: of a block that stands for several, the one whose turn comes last. It alone frees what the
-        program shares with other parts: the tables and masks that all blocks of its kind use.
-        """
-        recording, program = self.recording, self.program
-        direction, block = part.label
-        self._base[(direction, real)] = len(recording.bucket_of)
-        bases: list[int] = []
-        others: dict[int, list[int]] = {}
-        shared: set[int] = set()
-        for slot, (home_direction, home) in enumerate(template.homes):
-            if home_direction == _LOADED:
-                bases.append(self.loaded[self._real_name(program.loaded[home], block, real)])
-                continue
-            where = program.real_blocks(home, self.layers)[0]
-            if program.outside(home):
-                shared.add(slot)
-            elif not program.outside(block):
-                where = real + home - block
-            elif program.repeats(home):
-                # a repeated block stands for all of its kind: what is freed of it here is freed of each of them
-                inner = program.real_blocks(home, self.layers)[1:]
-                others[slot] = [self._base[(home_direction, number)] for number in inner]
-            bases.append(self._base[(home_direction, where)])
-        skipped = set() if last else shared
-        events = recording.events
-        if others:
-            for value, slot in template.code:
-                events.append(value if slot < 0 else ~(bases[slot] + value))
-                events += [~(base + value) for base in others.get(slot, ())]
+    def _lay(self, number: int, real: int, *, last: bool) -> None:
+        """Lay one part down as the model's block ``real``; ``last``: of equal blocks."""
+        recording, template = self.recording, self._templates[number]
+        direction, block = self.program.parts[number].label
+        start = len(recording.bucket_of)
+        self._laid[direction, real] = start, number
+        homes = [self._homes(block, real, last, *home) for home in template.homes]
+        if all(len(home) == 1 for home in homes):
+            bases = [home[0][0] for home in homes]
+            code = self._placed(template, tuple([home[0][1] for home in homes]))
+            recording.events += [value if slot < 0 else ~(bases[slot] + value) for value, slot in code]
         else:
-            events += [
-                value if slot < 0 else ~(bases[slot] + value)
-                for value, slot in template.code
-                if slot not in skipped
-            ]
+            for value, slot in template.code:
+                if slot < 0:
+                    recording.events.append(value)
+                else:
+                    recording.events += [~(base + self._place(at)[value]) for base, at in homes[slot]]
         recording.bucket_of += template.buckets
         recording.op_of += template.names
-        if any(template.streams):
-            recording.stream_of.update(
-                (self._base[(direction, real)] + ordinal, stream)
-                for ordinal, stream in enumerate(template.streams)
-                if stream
-            )
+        recording.stream_of.update({start + place: stream for place, stream in template.streams.items()})
         recording.module_of += [f"layers.{real}" if 0 <= real < self.layers else ""] * len(template.names)
 
-    def _gradients(self, templates: list[_Template]) -> dict[str, int]:
+    def _homes(self, block: int, real: int, last: bool, direction: str, home: int) -> list[tuple[int, int]]:
+        """Where the allocations lie that a part, laid down as ``real``, frees of the part ``home``.
+
+        Of a block that stands for several, the one whose turn comes last alone frees what the program shares with
+        other parts: the tables and masks that all blocks of its kind use. What is freed of a block outside the
+        blocks is freed of each that it stands for.
+        """
+        program = self.program
+        if direction == _LOADED:
+            return [(self.loaded[self._real_name(program.loaded[home], block, real)], _LOADED_PART)]
+        if program.outside(block):
+            return [self._laid[direction, each] for each in self._real(home)]
+        if program.outside(home):
+            return [self._laid[direction, each] for each in self._real(home)] if last else []
+        return [self._laid[direction, real + home - block]]
+
+    def _placed(self, template: _Template, parts: tuple[int, ...]) -> list[tuple[int, int]]:
+        if parts not in template.placed:
+            places = [self._place(number) for number in parts]
+            template.placed[parts] = [
+                (value, slot) if slot < 0 else (places[slot][value], slot) for value, slot in template.code
+            ]
+        return template.placed[parts]
+
+    def _place(self, part: int) -> list[int]:
+        return self._templates[part].place if part != _LOADED_PART else [0]
+
+    def _gradients(self) -> dict[str, int]:
         out: dict[str, int] = {}
-        for name, (home, ordinal) in self.program.gradients.items():
-            at = templates[home].place[ordinal]
-            direction, block = self.program.parts[home].label
-            for real in self.program.real_blocks(block, self.layers):
-                out.setdefault(self._real_name(name, block, real), self._base[(direction, real)] + at)
+        ranks = _ranks(self.program)
+        for name, key in self.program.gradients.items():
+            direction, block = self.program.parts[self.program.part_of[key]].label
+            for real in self._real(block):
+                base, number = self._laid[direction, real]
+                out.setdefault(self._real_name(name, block, real), base + self._place(number)[ranks[key]])
         return out
 
+    def _real(self, block: int) -> tuple[int, ...]:
+        return self.program.real_blocks(block, self.stands)
+
     def _real_name(self, name: str, block: int, real: int) -> str:
-        """A parameter of a block that stands for several, in block ``real``."""
+        """A parameter of a block of the program, in the model's block ``real``."""
         if not name.startswith("layers."):
             return name
         _, number, local = name.split(".", 2)
@@ -211,7 +229,7 @@ def record_by_step(job: TrainingJob, architecture: Architecture) -> Iterator[Rec
     """The recording of three steps as it grows: the same one after the model is loaded and after every step."""
     recording = Recording()
     dims = dimensions(job, architecture)
-    layers, unit = architecture.layers, unit_size(job, architecture)
+    stands, unit = standing(job, architecture), unit_size(job, architecture)
     recording.mark(0, "setup")
     loaded = load(recording, job, architecture, recording.empty_cache)
     recording.parameters = loaded.parameters
@@ -226,13 +244,13 @@ def record_by_step(job: TrainingJob, architecture: Architecture) -> Iterator[Rec
     # The measuring harness hands idle memory back before the first step.
     recording.empty_cache()
     yield recording
-    fresh = _Layout(recording, compiled(structure_of(job, architecture)), layers, unit, dims, loaded)
+    fresh = _Layout(recording, compiled(structure_of(job, architecture)), stands, unit, dims, loaded)
     adding = fresh
     if job.accumulation > 1 or job.zero_grad == "zeros":
         adding = _Layout(
             recording,
             compiled(structure_of(job, architecture, accumulating=True)),
-            layers,
+            stands,
             unit,
             dims,
             loaded,

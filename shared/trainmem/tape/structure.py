@@ -14,11 +14,13 @@ from trainmem.tape.four_bit import reads_packed
 from trainmem.tape.hardware import hardware, sdpa_kernel
 from trainmem.tape.kernels import many_layer_norm_rows
 from trainmem.tape.model import Structure
+from trainmem.tape.stand_ins import StandIns, stand_ins
 
 __all__ = [
     "quantized_weights",
-    "representative_layers",
+    "standing",
     "structure_of",
+    "unit_size",
     "weight_itemsize",
 ]
 
@@ -35,22 +37,22 @@ def unit_size(job: TrainingJob, architecture: Architecture) -> int:
     return math.isqrt(architecture.layers - 1) + 1 if architecture.layers > 1 else 1
 
 
-def representative_layers(kinds: tuple[str, ...], unit: int = 1) -> tuple[tuple[int, ...], int]:
-    """Which blocks stand for all, and how many units among them repeat.
+def standing(job: TrainingJob, architecture: Architecture) -> StandIns:
+    """Which blocks a program of this job runs for all of the model's."""
+    # autocast keeps its copy of the graph's leaf, so that the first block may lay its tensors down otherwise than
+    # others, and the second block frees some of them
+    reach = 2 if _autocast(job) and _input_gradients(job) else 1
+    return stand_ins(architecture.layer_kinds, unit_size(job, architecture), reach)
 
-    Two units at each end are shown, and between them one period of the units' kinds, which stands for all of
-    its repetitions; what does not fill a whole period is shown before the end. A period of one is the rule:
-    all blocks alike.
-    """
-    units = [kinds[start : start + unit] for start in range(0, len(kinds), unit)]
-    inner = len(units) - 4
-    for period in range(1, inner // 2 + 1):
-        if all(units[i] == units[i + period] for i in range(1, len(units) - 1 - period)):
-            end = 2 + inner % period
-            shown = (*range(2 + period), *range(len(units) - end, len(units)))
-            layers = (i for u in shown for i in range(u * unit, min((u + 1) * unit, len(kinds))))
-            return tuple(layers), period
-    return tuple(range(len(kinds))), 0
+
+def _autocast(job: TrainingJob) -> int:
+    """Bytes of an element in matrix products under autocast, 0 without."""
+    return 2 if job.precision in ("amp_bf16", "amp_fp16") else 0
+
+
+def _input_gradients(job: TrainingJob) -> bool:
+    """PEFT asks for gradients of the token embeddings where blocks are checkpointed."""
+    return job.lora is not None and job.checkpointing != "none"
 
 
 def attention_kernels(job: TrainingJob, architecture: Architecture) -> tuple[Kernel, Kernel]:
@@ -175,13 +177,12 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
     kinds = architecture.layer_kinds
     unit = unit_size(job, architecture)
     inside, outside = _names(architecture)
-    shown, period = representative_layers(kinds, unit)
+    shown = standing(job, architecture).shown
     kernel, masked_kernel = attention_kernels(job, architecture)
     return Structure(
         family=architecture.family,
         task=job.task,
-        layer_kinds=tuple(kinds[index] for index in shown),
-        period=period,
+        layer_kinds=tuple(kind for block in shown for kind in kinds[block * unit : (block + 1) * unit]),
         unit=unit,
         wide_gradients=job.precision == "bf16_master_fp32_grads" and job.lora is None,
         parameters=inside,
@@ -193,7 +194,7 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
         weight_itemsize=2 if job.precision == "fsdp_mp_bf16" else weight_itemsize(job),
         root=_root(architecture),
         sharded=_collectives(job),
-        autocast=2 if job.precision in ("amp_bf16", "amp_fp16") else 0,
+        autocast=_autocast(job),
         # gpt-oss has no fused attention in transformers
         attention="eager" if architecture.extra.get("attention_sinks") else job.attention,
         kernel=kernel,
@@ -219,5 +220,5 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
         ),
         frequency_checks=_frequency_checks(architecture),
         grouped_products=_grouped_products(job) if architecture.extra.get("experts") else "kernel",
-        input_gradients=job.lora is not None and job.checkpointing != "none",
+        input_gradients=_input_gradients(job),
     )
