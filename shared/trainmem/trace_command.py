@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
-
-from trainmem.hub import is_hub_id
-from trainmem.job import LEVERS, TrainingJob
+from trainmem.flags import CONFIG_FILE, job_command
+from trainmem.job import TrainingJob
 
 __all__ = ["trace_command", "untraceable"]
-
-_CONFIG_FILE = "config.json"
-"""What stands in the command for a config that came without a path."""
-
-_FLAGS = {"micro_batch": "-b", "sequence_length": "-s"}
 
 
 def untraceable(job: TrainingJob) -> str | None:
@@ -31,28 +24,6 @@ def untraceable(job: TrainingJob) -> str | None:
     return None
 
 
-def trace_command(job: TrainingJob, config_file: str = _CONFIG_FILE) -> str:
+def trace_command(job: TrainingJob, config_file: str = CONFIG_FILE) -> str:
     """``trainmem trace`` with the flags that say ``job``, whose config is in ``config_file``."""
-    plain = TrainingJob(model="any")
-    # a config that came with a Hub id was fetched by it, and is fetched again
-    named = job.model is not None and (job.config is None or is_hub_id(job.model))
-    words = ["trainmem", "trace", "--model", str(job.model) if named else config_file]
-    for name in ("micro_batch", "sequence_length", "accumulation", *LEVERS, "device"):
-        value = getattr(job, name)
-        if value != getattr(plain, name):
-            words += [_FLAGS.get(name, f"--{name.replace('_', '-')}"), str(value)]
-    if job.lora is not None:
-        words += ["--lora-rank", str(job.lora.rank)]
-        if not isinstance(job.lora.targets, str):
-            words += ["--lora-targets", ",".join(job.lora.targets)]
-    sharding = job.sharding
-    if sharding.mode != "none":
-        words += ["--sharding", sharding.mode]
-    for name in ("data_parallel", "tensor_parallel", "pipeline_parallel"):
-        if getattr(sharding, name) != 1:
-            words += [f"--{name.replace('_', '-')}", str(getattr(sharding, name))]
-    if not sharding.reshard_after_forward:
-        words.append("--no-reshard-after-forward")
-    if sharding.offload != "none":
-        words += ["--offload", sharding.offload]
-    return shlex.join(words)
+    return job_command("trace", job, config_file)

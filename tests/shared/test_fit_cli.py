@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 
 import pytest
 
@@ -76,7 +77,10 @@ def test_a_job_in_words(capsys):
     assert "does not fit on the GeForce RTX 4090" in said
     assert "1. " in said
     assert "1. 44.3 - 28.9 = 15.4 GiB, +25% step time" in said
-    assert "checkpointing: saves 28.9 GiB, +25% step time (measured: gpt2-774m x 8 x 1,024, H200" in said
+    assert (
+        "checkpointing (--checkpointing full): saves 28.9 GiB, +25% step time (measured: gpt2-774m x 8 x 1,024, H200"
+        in said
+    )
     assert "identical mathematics" in said
     assert "Not by step time but by what changes" in said
     assert re.search(r"took [\d.]+ to [\d.]+ times their least time", said)
@@ -164,3 +168,22 @@ def test_wrong_input_is_one_line(capsys, arguments, said):
     assert out.out == ""
     assert out.err.startswith(f"trainmem fit: {said}")
     assert out.err.count("\n") == 1
+
+
+def test_every_plan_ends_with_the_command_that_answers_it(capsys):
+    job = ["--model", "gpt2-774m", "-b", "8", "--budget", "12GiB"]
+    assert main(["fit", *job]) == 0
+    said = capsys.readouterr().out
+    commands = [line.strip() for line in said.splitlines() if line.startswith("   trainmem estimate ")]
+    assert len(commands) == sum(
+        line[:2] in ("1.", "2.", "3.", "4.", "5.", "6.") for line in said.splitlines()
+    )
+    assert "   checkpointing (--checkpointing full): saves " in said
+    for command in commands:
+        assert main(shlex.split(command)[1:]) == 0
+    capsys.readouterr()
+    assert main(["fit", *job, "--json"]) == 0
+    levers = [
+        lever for plan in json.loads(capsys.readouterr().out)["verdict"]["plans"] for lever in plan["levers"]
+    ]
+    assert all(lever["flags"].startswith("-") for lever in levers)

@@ -12,7 +12,7 @@ from trainmem.fit import DEFAULT_FAMILY, EXAMPLE, Room, Size, WhatFits, room, wh
 from trainmem.fit.family import FAMILIES, family
 from trainmem.fit.frontier import lesson_bytes
 from trainmem.fit.published import PAGE
-from trainmem.fit.report import as_json, job_fit
+from trainmem.fit.report import JobFit, as_json, job_fit
 from trainmem.fit.words import FAST, THUMB, TIGHT, billions, thumb_sentence
 from trainmem.job import JobError
 from trainmem.units import format_gib
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     args.device = at.device.name
     if args.model is not None:
         found = job_fit(job_from_arguments(args), at, args.detail)
-        _print_json(as_json(at, about=found)) if args.json else print_job(found, at, args.detail)
+        _print_json(as_json(at, about=found)) if args.json else _print_about(found, at, args)
         return 0
     asked = {name: getattr(args, name) for name in _OF_A_JOB if getattr(args, name) is not None}
     for name, value in asked.items():
@@ -84,6 +84,10 @@ def run(args: argparse.Namespace) -> int:
     page = what_fits(at, job_from_arguments(args), family=args.family, detail=args.detail)
     _print_json(as_json(at, page=page)) if args.json else _page(page)
     return 0
+
+
+def _print_about(found: JobFit, at: Room, args: argparse.Namespace) -> None:
+    print_job(found, at, args.detail, config_file=str(args.model), budget=args.budget)
 
 
 def _print_json(answer: dict[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Sequence
 
 from trainmem.estimate import Detail
 from trainmem.fit import Limit, Plan, Plans, RentOrOwn
@@ -25,6 +26,7 @@ from trainmem.fit.words import (
     smallest_device,
     step_time,
 )
+from trainmem.flags import CONFIG_FILE, job_command
 from trainmem.frozen_base import frozen_base_note
 from trainmem.job import TrainingJob
 from trainmem.units import format_gib
@@ -39,9 +41,12 @@ def print_table(rows: Sequence[tuple[str, ...]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def print_job(found: JobFit, at: Room, detail: Detail) -> None:
-    """Everything about one job on one device."""
-    _plans(found.plans)
+def print_job(
+    found: JobFit, at: Room, detail: Detail, *, config_file: str = CONFIG_FILE, budget: str | None = None
+) -> None:
+    """Everything about one job on one device; of plans, the commands as ``config_file`` and ``budget`` were given."""
+    capacity = f" --capacity {shlex.quote(budget)}" if budget else ""
+    _plans(found.plans, lambda job: job_command("estimate", job, config_file) + capacity)
     print()
     _limits(found)
     print()
@@ -53,7 +58,7 @@ def print_job(found: JobFit, at: Room, detail: Detail) -> None:
         print(FAST)
 
 
-def _plans(found: Plans) -> None:
+def _plans(found: Plans, command: Callable[[TrainingJob], str]) -> None:
     print(f"{_described(found.job)} {outcome_sentence(found)}.")
     if base := frozen_base_note(found.job, found.engine):
         print(base)
@@ -69,6 +74,7 @@ def _plans(found: Plans) -> None:
     print(f"What {makes} it fit; savings are of the tensors at the peak. {ORDER}")
     for number, plan in enumerate(found.plans, 1):
         _plan(number, plan, found)
+        print(f"   {command(plan.job)}")
 
 
 def _plan(number: int, plan: Plan, found: Plans) -> None:
@@ -81,7 +87,7 @@ def _plan(number: int, plan: Plan, found: Plans) -> None:
     print(f"{number}. {sums}{holds}, {f'{doubt}, ' if doubt else ''}{step_time(plan.step_time_share)}")
     for step, saved in zip(plan.steps, shown.saved, strict=True):
         print(
-            f"   {step.name}: saves {saved}, {step_time(step.price.share)} ({step.price.basis}: "
+            f"   {step.name} ({step.flags}): saves {saved}, {step_time(step.price.share)} ({step.price.basis}: "
             f"{step.price.source}), {mathematics_in_words(step.mathematics)}"
         )
     if plan.tight:

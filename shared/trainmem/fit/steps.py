@@ -10,6 +10,7 @@ from typing import Any
 from trainmem.fit.outcome import answer
 from trainmem.fit.prices import Price, price
 from trainmem.fit.room import Room
+from trainmem.flags import changed_flags
 from trainmem.job import TrainingJob
 from trainmem.levers import ALL_LEVERS, Mathematics, MemoryLever
 
@@ -23,13 +24,17 @@ _ORDER = {lever.key: at for at, lever in enumerate(ALL_LEVERS)}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanStep:
-    """One lever of a plan: the job after it, what it saves of the peak, and what it costs."""
+    """One lever of a plan: the job after it, what it saves of the peak, and what it costs.
+
+    ``flags`` are those of the command line that pull it, on the job before it.
+    """
 
     lever: MemoryLever
     job: TrainingJob
     saved_bytes: int
     price: Price
     name: str
+    flags: str
     mathematics: Mathematics
 
     def to_json(self) -> dict[str, Any]:
@@ -37,6 +42,7 @@ class PlanStep:
         return {
             "lever": self.lever.key,
             "name": self.name,
+            "flags": self.flags,
             "saved_bytes": self.saved_bytes,
             "mathematics": self.mathematics,
             "step_time": self.price.to_json(),
@@ -123,6 +129,7 @@ def _in_order(order: tuple[tuple[MemoryLever, int], ...], job: TrainingJob, room
             saved_bytes=saved,
             price=price(lever, job, after, room.device),
             name=_named(lever, job, after),
+            flags=changed_flags(job, after),
             mathematics=lever.changes(job, after),
         )
         job = after
