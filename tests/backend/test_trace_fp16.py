@@ -10,6 +10,8 @@ torch = pytest.importorskip("torch")
 
 from trainmem.job import TrainingJob  # noqa: E402
 from trainmem_backend.trace import trace  # noqa: E402
+from trainmem_backend.trace.gpu import gpu_traits  # noqa: E402
+from trainmem_backend.trace.session import tracing  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -46,3 +48,18 @@ def test_autocast_casts_a_weight_that_was_unpacked_to_bf16(
     found = traced(**levers, lora={"rank": 2, "targets": ["q_proj"]}, base_quantization="nf4")
     assert found.count(("to", 2 * WIDTH * INNER)) == casts
     assert found.count(("empty", 2 * WIDTH * INNER)) == LAYERS
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+@pytest.mark.parametrize(("dtype", "copies"), [(torch.float16, []), (torch.bfloat16, [4 * 32 * 64])])
+def test_a_softmax_to_fp32_reads_fp16_as_it_stands(name: str, dtype: torch.dtype, copies: list[int]) -> None:
+    """at::softmax, which of 16-bit dtypes knows a kernel for fp16 alone."""
+    with tracing(gpu_traits("h200")) as session:
+        x = torch.zeros(32, 64, device="cuda", dtype=dtype, requires_grad=True)
+        before = len(session.recorder.recording.events)
+        out = getattr(torch, name)(x, -1, dtype=torch.float32)
+        made = [size for size in session.recorder.recording.events[before:] if size > 0]
+        out.sum().backward()
+        assert x.grad is not None
+        assert x.grad.dtype is dtype
+    assert made == [*copies, 4 * 32 * 64]

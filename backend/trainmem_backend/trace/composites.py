@@ -51,7 +51,7 @@ class _FusedRmsNorm(torch.autograd.Function):
 def cuda_composites(record_mode: RecordMode) -> Iterator[None]:
     """Inside, attention, dropout and some normalisations become the ops that CUDA runs."""
 
-    traits = record_mode.traits
+    traits, is_device = record_mode.traits, record_mode.recorder.is_device
 
     def attention(
         query: torch.Tensor,
@@ -120,6 +120,22 @@ def cuda_composites(record_mode: RecordMode) -> Iterator[None]:
         )[0]
         return result
 
+    def softmax(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """at::softmax: CUDA's kernel reads fp16 and writes fp32 (SoftMax.cpp)."""
+        widens = dtype is torch.float32 and tensor.dtype is torch.float16 and is_device(tensor)
+        result: torch.Tensor = aten._softmax(
+            tensor if widens or dtype is None else tensor.to(dtype), dim, widens
+        )
+        return result
+
+    def log_softmax(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """at::log_softmax, likewise."""
+        widens = dtype is torch.float32 and tensor.dtype is torch.float16 and is_device(tensor)
+        result: torch.Tensor = aten._log_softmax(
+            tensor if widens or dtype is None else tensor.to(dtype), dim, widens
+        )
+        return result
+
     library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
@@ -129,6 +145,8 @@ def cuda_composites(record_mode: RecordMode) -> Iterator[None]:
                 library.impl("dropout", dropout, key)
                 library.impl("rms_norm", rms_norm, key)
                 library.impl("group_norm", group_norm, key)
+                library.impl("softmax.int", softmax, key)
+                library.impl("log_softmax.int", log_softmax, key)
         yield
     finally:
         library._destroy()

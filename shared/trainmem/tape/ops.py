@@ -351,17 +351,19 @@ def _gelu_argument(tape: Tape, x: Tensor) -> Tensor:
     return scale(tape, add(tape, x, scale(tape, pow_scalar(tape, x))))
 
 
-def softmax(tape: Tape, a: Tensor, *, wide: bool) -> Tensor:
+def softmax(tape: Tape, a: Tensor, *, wide: bool, fp16: bool = False) -> Tensor:
     """Softmax over the last dimension, saving its result; backward makes the product grad * result beside its own.
 
-    ``wide``: in fp32 (dtype=torch.float32). A bf16 input is converted first; fp16 is read as it stands.
+    ``wide``: in fp32 (dtype=torch.float32). A bf16 input is converted first; where 16 bits are ``fp16`` CUDA's
+    kernel reads it as it stands, and its gradient is fp16 again (softmax in ATen/native/SoftMax.cpp).
     """
-    if wide or tape.autocast:
-        a = tape.cast(a, 4)
-    shape, itemsize = a.shape, a.itemsize
+    itemsize = 4 if wide or tape.autocast else a.itemsize
+    if not fp16:
+        a = tape.cast(a, itemsize)
+    shape, back = a.shape, a.itemsize
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
-        out = tape.alloc(shape, itemsize, "softmax backward")
+        out = tape.alloc(shape, back, "softmax backward")
         tape.alloc(shape, itemsize, "softmax backward product")
         return [out]
 

@@ -178,7 +178,7 @@ def eager_attention(
         weights = ops.scale(tape, weights, "soft cap")
     if mask is not None:
         weights = ops.add(tape, weights, mask)
-    weights = tape.cast(ops.softmax(tape, weights, wide=True), width)
+    weights = tape.cast(ops.softmax(tape, weights, wide=True, fp16=model.structure.loss_scaling), width)
     weights = ops.dropout(tape, weights, model.drops("attention"))
     output = ops.matmul(tape, weights, values, QUERY, copies=(False, expanded or not grouped))
     output = ops.merged_heads(tape, output)

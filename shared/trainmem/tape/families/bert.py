@@ -55,7 +55,7 @@ def _eager(model: Model, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -
     weights = ops.scale(tape, ops.matmul(tape, q, k, SCORES, copies=(True, True)))
     if mask is not None:
         weights = ops.add(tape, weights, mask)
-    weights = ops.softmax(tape, weights, wide=False)
+    weights = ops.softmax(tape, weights, wide=False, fp16=model.structure.loss_scaling)
     weights = ops.dropout(tape, weights, model.drops("attention"))
     output = ops.matmul(tape, weights, v, QUERY, copies=(False, True))
     output = ops.merged_heads(tape, output)

@@ -53,7 +53,7 @@ def _eager(block: Block, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -
     with tape.module("attn"):
         weights = ops.scale(tape, ops.matmul(tape, q, k, SCORES, copies=(True, True)))
         weights = ops.add(tape, weights, mask) if mask is not None else weights
-        weights = ops.softmax(tape, weights, wide=False)
+        weights = ops.softmax(tape, weights, wide=False, fp16=model.structure.loss_scaling)
         weights = tape.cast(weights, v.itemsize)
         weights = ops.dropout(tape, weights, model.drops("attention"))
         output = ops.merged_heads(tape, ops.matmul(tape, weights, v, QUERY, copies=(False, True)))

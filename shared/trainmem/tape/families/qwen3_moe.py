@@ -20,7 +20,7 @@ def _router(block: Block, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     with tape.module("mlp.gate"):
         hidden = tape.view(hidden, hidden.shape)
         logits = ops.linear(tape, hidden, weight(), "experts")
-        probabilities = ops.softmax(tape, logits, wide=True)
+        probabilities = ops.softmax(tape, logits, wide=True, fp16=block.model.structure.loss_scaling)
         values, indices = routing.top_k(tape, probabilities, CHOICES)
         if block.model.extra("normalized_routing"):
             values = routing.divide_by_sum(tape, values)
