@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import pytest
@@ -220,3 +221,16 @@ def test_gb_for_gib_is_told_apart():
     assert grade(question, f"{gigabytes:.1f} GB").correct
     assert parse(f"{gigabytes:.1f} GB", "GiB") == pytest.approx(gigabytes * 1e9, rel=0.01)
     assert scale_of("GiB") == 2**30
+
+
+@every_template
+def test_state_is_the_optimizers_alone(template):
+    """Weights, gradients and moments together are called by their names; Adam's moments are the optimizer state."""
+    for question in questions(template):
+        options = (
+            [option.text for option in question.key.options] if isinstance(question.key, ChoiceKey) else []
+        )
+        for text in (question.prompt, *question.setting, *options):
+            owners = re.findall(r"([\w']+) states?\b", text)
+            assert set(owners) <= {"optimizer", "optimizer's", "Adam's", "driver"}, text
+            assert not re.search(r"^states?\b", text, re.IGNORECASE)

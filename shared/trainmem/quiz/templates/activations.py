@@ -294,7 +294,7 @@ def room(draw: Draw) -> Question:
         slips=[
             Slip(
                 budget * GIB // per_sequence,
-                "forgot the state",
+                "forgot what has no tokens",
                 "Weights, gradients, moments and casts take their part first.",
             ),
             Slip(
@@ -304,7 +304,7 @@ def room(draw: Draw) -> Question:
             ),
         ],
         steps=[
-            Step("state", f"{a.parameter_count:,} × 18 B = {format_gib(state)}"),
+            Step("weights, gradients, moments, casts", f"{a.parameter_count:,} × 18 B = {format_gib(state)}"),
             Step("one sequence", f"activations and logits = {format_gib(per_sequence)}"),
             Step(
                 "fits", f"({budget} − {state / GIB:.2f}) / {per_sequence / GIB:.3f}, rounded down = {value}"
@@ -430,7 +430,7 @@ def in_fp32(draw: Draw) -> Question:
             Slip(64, "dropped the masks", "The masks are still there: 2 bytes."),
         ],
         steps=[Step("everything but masks doubles", "(34 − 2) × 2 + 2 = 66")],
-        mistake="This is why autocast to 16 bits pays in activations, although the state grows.",
+        mistake="This is why autocast to 16 bits pays in activations, although copies of the weights come on top.",
     )
 
 

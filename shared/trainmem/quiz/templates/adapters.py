@@ -75,7 +75,7 @@ def whole_model(draw: Draw) -> Question:
 
 @template("adapters.base", _TOPIC, 2)
 def base(draw: Draw) -> Question:
-    """All of LoRA's state."""
+    """LoRA's weights, gradients and optimizer state."""
     case = draw.case(LARGE[:5], precision="bf16", lora=Lora(rank=16), checkpointing="full")
     value = case.bytes("weights", "gradients", "optimizer_state")
     count = case.parameters
@@ -192,7 +192,7 @@ def activations(draw: Draw) -> Question:
     return draw.options(
         case.job,
         setting=[case.size_line, case.batch_line, "LoRA of rank 16, bf16 base", case.levers_line],
-        prompt=f"State is {format_gib(state)}, yet the job needs far more. What takes the rest?",
+        prompt=f"Weights, gradients and optimizer state take {format_gib(state)}, the job far more. What is the rest?",
         right=Option(
             "activations: gradients flow through frozen blocks to every adapter",
             f"Blocks and logits take {format_gib(tokens)} on the whiteboard, and more in real code.",
@@ -234,13 +234,13 @@ def share(draw: Draw) -> Question:
             Slip(value * 10, "lost a decimal", "Check with 1%: a hundredth of the base."),
         ],
         steps=[Step("share", f"{trained:,} / {case.parameters:,} = {value:.2f}%")],
-        mistake="Half a percent trains; that is why states shrink and activations do not.",
+        mistake="Half a percent trains; that is why gradients and moments shrink and activations do not.",
     )
 
 
 @template("adapters.saves", _TOPIC, 2)
 def saves(draw: Draw) -> Question:
-    """Full fine-tuning against LoRA, state only."""
+    """Full fine-tuning against LoRA, without activations."""
     case = draw.case(LARGE[:4], precision="bf16", checkpointing="full")
     lora = Lora(rank=16)
     before = case.bytes("weights", "gradients", "optimizer_state")
@@ -248,13 +248,13 @@ def saves(draw: Draw) -> Question:
     return draw.number(
         case.job.with_(lora=lora),
         setting=[case.size_line, f"from pure bf16 AdamW to LoRA of rank 16 {_ALL_LINEAR}, bf16 base"],
-        prompt="How much state does LoRA save?",
+        prompt="How much of the weights, gradients and optimizer state does LoRA save?",
         value=before - after,
         unit="GiB",
         slips=[
             Slip(before, "thought the base goes too", "The frozen weights are still there: 2 bytes each."),
             Slip(case.parameters * 4, "kept the gradients", "Frozen weights have no gradients either."),
-            Slip(after, "gave what stays", "That is LoRA's own state."),
+            Slip(after, "gave what stays", "That is what LoRA needs."),
         ],
         steps=[
             Step("full", f"{case.parameters:,} × 8 B = {format_gib(before)}"),
@@ -274,16 +274,16 @@ def rank_matters(draw: Draw) -> Question:
     return draw.options(
         case.job.with_(lora=Lora(rank=32)),
         setting=[case.size_line, f"LoRA {_ALL_LINEAR}, bf16 base, fp32 adapters, AdamW"],
-        prompt="The rank doubles from 16 to 32. What happens to the state?",
+        prompt="The rank doubles from 16 to 32. What happens to weights, gradients and optimizer state together?",
         right=Option(
-            f"it grows by {100 * (large - small) / small:.0f}%",
+            f"they grow by {100 * (large - small) / small:.0f}%",
             f"From {format_gib(small)} to {format_gib(large)}: 16 bytes for each new adapter parameter.",
         ),
         wrong=[
-            Option("it doubles", "Only the adapters double, and they are half a percent of the base."),
-            Option("it grows by half", "The base weighs far more than the adapters."),
+            Option("they double", "Only the adapters double, and they are half a percent of the base."),
+            Option("they grow by half", "The base weighs far more than the adapters."),
             Option(
-                "it stays exactly the same", "New adapter parameters need weights, gradients and moments."
+                "they stay exactly the same", "New adapter parameters need weights, gradients and moments."
             ),
         ],
         steps=case.terms("weights", "gradients", "optimizer_state", lora=Lora(rank=32)),
@@ -293,7 +293,7 @@ def rank_matters(draw: Draw) -> Question:
 
 @template("adapters.states", _TOPIC, 2)
 def states(draw: Draw) -> Question:
-    """State of the adapters alone."""
+    """What the adapters alone take."""
     rank = draw.choice([8, 16, 64])
     case = draw.case(GATED[2:5], precision="bf16", lora=Lora(rank=rank), checkpointing="full")
     trained = lora_parameters(case.architecture, Lora(rank=rank))

@@ -199,7 +199,7 @@ def share(draw: Draw) -> Question:
         unit="%",
         tolerance=0.08,
         slips=[
-            Slip(100 - value, "gave the rest", "That is the share of the state."),
+            Slip(100 - value, "gave the rest", "That is the share of weights, gradients, moments and casts."),
             Slip(
                 100 * board.buckets["activations"] / board.peak_bytes,
                 "forgot the logits",

@@ -240,7 +240,7 @@ def order(draw: Draw) -> Question:
             ),
             Option(
                 "8-bit AdamW, pure bf16, LoRA, then a smaller micro batch",
-                "It shrinks the state, while most of the memory is made of tokens.",
+                "It shrinks what parameters take, while most of the memory is made of tokens.",
             ),
             Option(
                 "checkpointing, LoRA, fused attention, smaller micro batch, 8-bit AdamW",
@@ -297,7 +297,7 @@ def long_context(draw: Draw) -> Question:
         right=Option(best, f"From {format_gib(case.bytes())} to {format_gib(sizes[best])}."),
         wrong=[Option(t, f"It leaves {format_gib(s)}.") for t, s in sizes.items() if t != best],
         steps=[*case.terms(), *(Step(t, format_gib(s)) for t, s in sizes.items())],
-        mistake="Long contexts are made of tokens: blocks first, then logits; the state does not grow.",
+        mistake="Long contexts are made of tokens: blocks first, then logits; what parameters take does not grow.",
     )
 
 

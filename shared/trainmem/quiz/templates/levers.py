@@ -78,7 +78,7 @@ def checkpointing_saves(draw: Draw) -> Question:
             *case.terms("activations", checkpointing="full"),
             Step("saved", f"{format_gib(before)} − {format_gib(after)} = {format_gib(before - after)}"),
         ],
-        mistake="It touches activations only: logits, weights and states stay as they are.",
+        mistake="It touches activations only: logits, weights, gradients and moments stay as they are.",
     )
 
 
@@ -270,7 +270,7 @@ def fused_step(draw: Draw) -> Question:
         unit="GiB",
         slips=[
             Slip(value * 2, "took it for fp32", "In pure bf16 the moments, and so their roots, are bf16."),
-            Slip(value * 4, "took the whole state", "Fused AdamW keeps the same two moments."),
+            Slip(value * 4, "took all moments", "Fused AdamW keeps the same two moments."),
         ],
         steps=[Step("the temporary", f"{case.parameters:,} × 2 B = {format_gib(value)}")],
         mistake="With checkpointing a large model peaks in the optimizer step, where no activation lever "
@@ -293,7 +293,7 @@ def identical(draw: Draw) -> Question:
     same = [
         Option("activation checkpointing", "It recomputes the same values."),
         Option("accumulation over smaller micro batches", "The same gradient is summed in parts."),
-        Option("ZeRO-3", "The same state, kept in parts on different ranks."),
+        Option("ZeRO-3", "The same bytes, kept in parts on different ranks."),
         Option("CPU offload of the optimizer", "The same update, computed elsewhere."),
         Option("fused attention", "The same softmax, computed tile by tile."),
     ]
@@ -313,7 +313,7 @@ def identical(draw: Draw) -> Question:
 
 @template("levers.share-of-total", _TOPIC, 2)
 def share_of_total(draw: Draw) -> Question:
-    """What a state lever does to a job that activations fill."""
+    """What a lever on the optimizer state does to a job that activations fill."""
     case = draw.case(PLAIN, micro_batch=[8, 16], sequence_length=1024, precision="amp_bf16")
     before, after = case.bytes(), case.bytes(optimizer="adamw8bit")
     value = 100 * (before - after) / before
@@ -326,7 +326,9 @@ def share_of_total(draw: Draw) -> Question:
         tolerance=0.1,
         slips=[
             Slip(
-                75.0, "took the state for the whole", "The optimizer state falls by 75%, the total does not."
+                75.0,
+                "took the optimizer state for the whole",
+                "The optimizer state falls by 75%, the total does not.",
             ),
             Slip(100 - value, "gave what stays", "That is what is left."),
             Slip(value / 2, "forgot the second Adam moment", "Both moments shrink, from 8 bytes to about 2."),
@@ -390,7 +392,10 @@ def which_moment(draw: Draw) -> Question:
                 "at the start of backward",
                 "Activations and logits are small here, and no gradient exists yet.",
             ),
-            Option("while a block is recomputed", "One block of activations is small against the state."),
+            Option(
+                "while a block is recomputed",
+                "One block of activations is small against weights, gradients and moments.",
+            ),
             Option("in the first forward", "Not even the moments exist then."),
         ],
         steps=[Step(item.name, item.substituted) for item in gap.items if item.bytes > 1 << 27][:4]

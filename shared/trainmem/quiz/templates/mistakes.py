@@ -63,7 +63,7 @@ def mixed_precision(draw: Draw) -> Question:
         case.job,
         [
             (
-                f"In fp32 with AdamW the state takes 16 bytes a parameter: {format_gib(fp32)}.",
+                f"In fp32 with AdamW weights, gradients and moments take 16 bytes a parameter: {format_gib(fp32)}.",
                 "4 + 4 + 8.",
             ),
             (
@@ -76,7 +76,7 @@ def mixed_precision(draw: Draw) -> Question:
             ),
             (
                 "What shrinks is made of tokens, not of parameters.",
-                "Activations shrink, the state does not.",
+                "Activations shrink, weights and moments do not.",
             ),
         ],
         2,
@@ -84,7 +84,7 @@ def mixed_precision(draw: Draw) -> Question:
             Step("under AMP", f"{count:,} × (4 + 4 + 8 + 2) B = {format_gib(count * 18)}"),
             *case.terms("weights", "gradients", "optimizer_state", "cast_cache"),
         ],
-        mistake="Mixed precision halves activations and speeds up products; the state grows from 16 to 18.",
+        mistake="Mixed precision halves activations and speeds up products; a parameter goes from 16 to 18 bytes.",
         about=f"{case.model.sized}, AMP",
     )
 
@@ -186,7 +186,7 @@ def inference(draw: Draw) -> Question:
         [
             (f"In bf16 the weights take {format_gib(count * 2)}.", "Two bytes each."),
             (
-                f"Pure bf16 training with AdamW needs {format_gib(count * 8)} for its state.",
+                f"Pure bf16 training with AdamW needs {format_gib(count * 8)} before any activation.",
                 "2 + 2 + 4 bytes a parameter.",
             ),
             (
@@ -254,7 +254,7 @@ def zero_activations(draw: Draw) -> Question:
         case.job,
         [
             (
-                f"ZeRO-3 over {ranks} GPUs leaves {each / GB:.1f} GB of state on each.",
+                f"ZeRO-3 over {ranks} GPUs leaves {each / GB:.1f} GB of what parameters take on each.",
                 f"16 / {ranks} bytes a parameter.",
             ),
             ("Each rank gathers a block's weights just before it needs them.", "That is how stage 3 works."),
@@ -281,7 +281,10 @@ def first_step(draw: Draw) -> Question:
         case.job,
         [
             ("Shapes are the same in every step.", "Take that as given."),
-            ("AdamW makes its moments in the first optimizer step.", "It does: state is lazy."),
+            (
+                "AdamW makes its moments in the first optimizer step.",
+                "It does: they are made when first needed.",
+            ),
             (
                 "The first step passed, so all later steps will.",
                 f"From step 2 on {format_gib(state)} of moments lie under forward and backward.",

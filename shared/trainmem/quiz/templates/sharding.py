@@ -53,7 +53,7 @@ def per_parameter(draw: Draw) -> Question:
     return draw.number(
         case.job,
         setting=[_CLASSIC_LINE, f"{_NAMES[mode]} over {ranks} GPUs"],
-        prompt="How many bytes of state does each GPU hold for one parameter of the model?",
+        prompt="How many bytes of weights, gradients, master weights and moments does each GPU hold for one parameter?",
         value=value,
         unit="B per parameter",
         tolerance=0.01,
@@ -86,7 +86,7 @@ def per_gpu(draw: Draw) -> Question:
     return draw.number(
         case.job,
         setting=[case.size_line, _CLASSIC_LINE, f"{_NAMES[mode]} over {ranks} GPUs"],
-        prompt="How much state is on each GPU?",
+        prompt="How much do weights, gradients, master weights and moments take on each GPU?",
         value=value,
         unit="GB",
         slips=[
@@ -129,26 +129,26 @@ def what(draw: Draw) -> Question:
             ),
         ],
         steps=[Step(_NAMES[stage], _WHAT[stage]) for stage in _STAGES],
-        mistake="Remember the order by what is largest: 12 bytes of state first.",
+        mistake="Remember the order by what is largest: the 12 bytes of master weights and moments first.",
     )
 
 
 @template("sharding.fewest", _TOPIC, 3)
 def fewest(draw: Draw) -> Question:
-    """The fewest GPUs for a model's state."""
+    """The fewest GPUs for a model's weights, gradients and optimizer state."""
     budget = draw.choice([40, 60, 100]) * GIB
     case = draw.case(LARGE[2:], precision=_CLASSIC, checkpointing="full")
     total = case.parameters * 16
     value = -(-total // budget)
     return draw.number(
         case.job.with_(sharding=Sharding(mode="zero3", data_parallel=max(2, value))),
-        setting=[case.size_line, _CLASSIC_LINE, f"{format_gib(budget)} of each GPU for state", "ZeRO-3"],
+        setting=[case.size_line, _CLASSIC_LINE, f"{format_gib(budget)} of each GPU for these", "ZeRO-3"],
         prompt="How many GPUs does it take at the least?",
         value=value,
         unit="count",
         tolerance=0,
         slips=[
-            Slip(total // budget, "rounded down", "The last part of the state needs a GPU too."),
+            Slip(total // budget, "rounded down", "The last part needs a GPU too."),
             Slip(
                 -(-case.parameters * 2 // budget),
                 "counted weights only",
@@ -157,7 +157,7 @@ def fewest(draw: Draw) -> Question:
             Slip(-(-total // (budget * GB // GIB)), "GB for GiB", "The budget is in GiB."),
         ],
         steps=[
-            Step("all state", f"{case.parameters:,} × 16 B = {format_gib(total)}"),
+            Step("all of it", f"{case.parameters:,} × 16 B = {format_gib(total)}"),
             Step(
                 "GPUs", f"{total / GIB:,.1f} / {budget / GIB:g} = {total / budget:.2f}, rounded up = {value}"
             ),
@@ -177,7 +177,7 @@ def limit(draw: Draw) -> Question:
     return draw.number(
         case.job,
         setting=[_CLASSIC_LINE, f"{_NAMES[mode]} over very many GPUs"],
-        prompt="Towards how many bytes a parameter does the state on each GPU fall?",
+        prompt="Towards how many bytes a parameter do weights, gradients, master weights and moments fall on each GPU?",
         value=value,
         unit="B per parameter",
         tolerance=0.02,
@@ -223,7 +223,7 @@ def ddp(draw: Draw) -> Question:
 
 @template("sharding.activations", _TOPIC, 2)
 def activations(draw: Draw) -> Question:
-    """What sharding states does not help."""
+    """What sharding weights, gradients and optimizer state does not help."""
     case = draw.case(
         LARGE[:2],
         precision="bf16",
@@ -239,7 +239,7 @@ def activations(draw: Draw) -> Question:
             case.size_line,
             case.batch_line,
             "ZeRO-3 over 8 GPUs",
-            f"state on each GPU: {format_gib(state)}",
+            f"weights, gradients and optimizer state on each GPU: {format_gib(state)}",
         ],
         prompt="The job still runs out of memory, in the first forward. What helps?",
         right=Option(
@@ -247,7 +247,7 @@ def activations(draw: Draw) -> Question:
             f"Activations and logits are {format_gib(tokens)} a GPU, and ZeRO does not divide them.",
         ),
         wrong=[
-            Option("twice as many GPUs under ZeRO-3", "That halves a state that is already small."),
+            Option("twice as many GPUs under ZeRO-3", "That halves what is already small."),
             Option(
                 "offloading the optimizer to the CPU", "In the first forward there is no optimizer state yet."
             ),
@@ -276,14 +276,14 @@ def offload_on_spark(draw: Draw) -> Question:
             Option(
                 format_gib(state), "That is what leaves a discrete GPU; here it stays in the same memory."
             ),
-            Option(format_gib(state // 2), "Nothing is halved: the state stays whole, in the same memory."),
+            Option(format_gib(state // 2), "Nothing is halved: it stays whole, in the same memory."),
             Option(
                 format_gib(case.bytes("weights")),
-                "Weights are needed by the GPU, and offloading the state would not move them.",
+                "Weights are needed by the GPU, and offloading the optimizer would not move them.",
             ),
         ],
         steps=[Step("freed", "0 B: torch's counters fall, MemAvailable does not rise")],
-        mistake="On a Spark, shrink the state (8-bit, pure bf16, LoRA) or send it to the disk.",
+        mistake="On a Spark, shrink the optimizer state (8-bit, pure bf16, LoRA) or send it to the disk.",
     )
 
 
@@ -299,7 +299,7 @@ def offload_host(draw: Draw) -> Question:
             _CLASSIC_LINE,
             "one H100; ZeRO-Offload of optimizer state and master weights",
         ],
-        prompt="How much host memory does the offloaded state take?",
+        prompt="How much host memory do they take?",
         value=value,
         unit="GB",
         slips=[
@@ -327,7 +327,7 @@ def stage_difference(draw: Draw) -> Question:
     return draw.number(
         case.job,
         setting=[case.size_line, _CLASSIC_LINE, f"{ranks} GPUs"],
-        prompt=f"How much state does each GPU save when {_NAMES[first]} becomes {_NAMES[second]}?",
+        prompt=f"How much does each GPU save when {_NAMES[first]} becomes {_NAMES[second]}?",
         value=value,
         unit="GB",
         slips=[
@@ -398,14 +398,14 @@ def two_sparks(draw: Draw) -> Question:
         case.job.with_(sharding=sharding),
         setting=[
             case.size_line,
-            f"AdamW, {each} bytes of state a parameter",
+            f"AdamW, {each} bytes a parameter with weights and gradients",
             f"two DGX Sparks with {format_gib(usable)} usable each, ZeRO-3",
         ],
-        prompt="How much state does each of the two hold?",
+        prompt="How much do weights, gradients and optimizer state take on each of the two?",
         value=value,
         unit="GiB",
         slips=[
-            Slip(value * 2, "divided nothing", "ZeRO-3 deals all of the state out to both."),
+            Slip(value * 2, "divided nothing", "ZeRO-3 deals all of it out to both."),
             Slip(
                 case.parameters * 2 / 2,
                 "counted weights only",
@@ -416,11 +416,11 @@ def two_sparks(draw: Draw) -> Question:
             Step("each", f"{case.parameters:,} × {each} B / 2 = {format_gib(value)}"),
             Step(
                 "of",
-                f"{format_gib(usable)} usable: {'fits' if value < usable else 'does not fit'}, by state "
-                "alone",
+                f"{format_gib(usable)} usable: {'fits' if value < usable else 'does not fit'}, with no "
+                "activations yet",
             ),
         ],
-        mistake="Two machines are one pool for state, but each needs its own activations.",
+        mistake="Two machines are one pool for all that is sharded, but each needs its own activations.",
     )
 
 

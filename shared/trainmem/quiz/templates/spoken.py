@@ -116,8 +116,8 @@ def checkpointing(draw: Draw) -> Question:
                 "arithmetic, "
                 "often a quarter in time. I use it when activations are the largest bucket and a smaller "
                 "micro batch "
-                "already hurts the speed. It does nothing for logits or states, and then the peak moves: "
-                "to the "
+                "already hurts the speed. It does nothing for logits, weights, gradients or moments, and then "
+                "the peak moves: to the "
                 "logits, or to the optimizer step."
             ),
             must=(
@@ -218,7 +218,7 @@ def lora_or_full(draw: Draw) -> Question:
             senior=(
                 "CPU offload frees nothing on this machine",
                 "pure bf16 or 8-bit moments make a 7B fit",
-                "bandwidth: a step must read and write all state at 273 GB/s",
+                "bandwidth: a step must read and write weights, gradients and moments at 273 GB/s",
             ),
             avoid="Dividing 128 by 2 and calling it a day.",
         ),

@@ -78,7 +78,7 @@ def per_parameter(draw: Draw) -> Question:
 
 @template("states.total", _TOPIC, 1)
 def total(draw: Draw) -> Question:
-    """The state of a whole model."""
+    """Weights, gradients and optimizer state of a whole model."""
     case = draw.case(SMALL, precision=_RECIPES, micro_batch=8)
     count, precision = case.parameters, case.job.precision
     value = count * bytes_per_parameter(precision)
@@ -197,13 +197,13 @@ def pure_bf16(draw: Draw) -> Question:
     return draw.number(
         case.job.with_(precision="bf16"),
         setting=[case.size_line, "AdamW", "from AMP over fp32 weights to pure bf16"],
-        prompt="How much of the state (everything but activations and logits) goes away?",
+        prompt="How much of the weights, gradients, optimizer state and cast copies goes away?",
         value=before - after,
         unit="GiB",
         slips=[
             Slip(count * 8, "forgot the cast copies", "AMP costs 18 bytes with its cast copies, not 16."),
             Slip(count * 6, "halved weights and gradients only", "The moments become bf16 too."),
-            Slip(after, "gave what is left", "That is the state of pure bf16, not the difference."),
+            Slip(after, "gave what is left", "That is what pure bf16 needs, not the difference."),
         ],
         steps=[
             _sum_step("amp_bf16"),
@@ -261,15 +261,18 @@ def cast_copies(draw: Draw) -> Question:
 
 @template("states.largest-model", _TOPIC, 2)
 def largest_model(draw: Draw) -> Question:
-    """The largest model whose state fits a budget."""
+    """The largest model whose weights, gradients and optimizer state fit a budget."""
     budget = draw.choice([24, 40, 80, 118, 141]) * GIB
     case = draw.case(LARGE[:2], precision=_RECIPES, checkpointing="full")
     each = bytes_per_parameter(case.job.precision)
     value = budget / each
     return draw.number(
         case.job,
-        setting=[f"{format_gib(budget)} for state", f"AdamW; {PRECISION_NAMES[case.job.precision]}"],
-        prompt="How many parameters can a model have before its state alone fills the budget?",
+        setting=[
+            f"{format_gib(budget)} for everything but activations and logits",
+            f"AdamW; {PRECISION_NAMES[case.job.precision]}",
+        ],
+        prompt="How many parameters can a model have before that budget is full?",
         value=value,
         unit="parameters",
         slips=[
@@ -387,7 +390,7 @@ def kahan(draw: Draw) -> Question:
     return draw.number(
         case.job,
         setting=[case.size_line, "AdamW; pure bf16, each weight with a bf16 Kahan compensation"],
-        prompt="How much memory does the state take?",
+        prompt="How much do weights, gradients and optimizer state take, compensation and all?",
         value=value,
         unit="GiB",
         slips=[
@@ -420,7 +423,7 @@ def two_recipes(draw: Draw) -> Question:
             f"second: {PRECISION_NAMES[other]}",
             "AdamW",
         ],
-        prompt="How many times the state of the first does the second take?",
+        prompt="Activations and logits apart, how many times the memory of the first does the second take?",
         value=value,
         unit="times",
         tolerance=0.02,
