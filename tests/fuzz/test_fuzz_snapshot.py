@@ -81,7 +81,7 @@ def change_events(seed: int, changes: int) -> None:
     values = (0, 1, 511, 1 << 20, (1 << 63) - 1, (1 << 64) - 1)
     for _ in range(changes):
         at = dice.randrange(len(events))
-        match dice.randrange(6):
+        match dice.randrange(9):
             case 0:
                 del events[at : at + dice.randrange(1, 200)]
                 events = events or [{"action": "alloc", "addr": 1, "size": 1}]
@@ -100,7 +100,15 @@ def change_events(seed: int, changes: int) -> None:
             case 4:
                 other = dice.randrange(len(events))
                 events[at], events[other] = events[other], events[at]
-            case _:
+            case 5:
+                end = at + dice.choice((10, 1000, len(events)))
+                events[at:end] = events[at:end][::-1]
+            case 6:
+                end = at + dice.choice((10, 1000, len(events)))
+                events[at:end] = dice.sample(events[at:end], len(events[at:end]))
+            case 7:
+                del content["segments"][:: dice.randrange(2, 9)]
+            case _ if content["segments"]:
                 part = dice.choice(content["segments"])
                 part["address"] = dice.choice(values)
     answer(pickle.dumps(content))

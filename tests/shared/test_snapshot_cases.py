@@ -188,6 +188,13 @@ def test_private_pools_count() -> None:
     assert "private pools" in words(make.example_bytes("graph"))
 
 
+def test_segments_that_do_not_hold_the_trace() -> None:
+    content = pickle.loads(make.example_bytes("ring"))
+    assert "do not hold its trace" not in words(content)
+    del content["segments"][1::2]
+    assert "843.52 MiB more are allocated than reserved" in words(content)
+
+
 def test_unknown_keys_and_actions_at_every_level() -> None:
     """pytorch#177717, mosaic#15: a new key breaks strict parsers."""
     content = pickle.loads(make.example_bytes("graph"))

@@ -130,6 +130,22 @@ def test_without_segments_sizes_are_rounded_requests_and_it_says_so() -> None:
     assert not found.replay.is_exact
 
 
+@pytest.mark.parametrize("name", ["amp", "expandable", "graph"])
+def test_events_backwards_still_add_up(name: str) -> None:
+    content = pickle.loads(make.example_bytes(name))
+    content["device_traces"][0].reverse()
+    assert not device(content).replay.is_exact
+
+
+def test_ranges_that_overlap_where_events_contradict_each_other() -> None:
+    extents = Extents()
+    extents.add_segment(0, 100)
+    extents.add_segment(50, 50)
+    extents.remove_segment(50, 50)
+    extents.unmap(0, 100)
+    assert extents.size_at == {}
+
+
 def test_free_ranges_merge_within_their_segment_only() -> None:
     extents = Extents()
     extents.add_segment(0, 100)

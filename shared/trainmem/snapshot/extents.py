@@ -50,8 +50,7 @@ class Extents:
     def remove_segment(self, start: int, size: int) -> None:
         """A segment that is free as a whole goes away."""
         if self.size_at.get(start) == size:
-            del self.size_at[start]
-            del self.start_of_end[start + size]
+            self._drop(start, size)
 
     def map(self, start: int, size: int) -> None:
         """A piece of an expandable segment appears; it merges with free neighbours."""
@@ -62,8 +61,7 @@ class Extents:
         """A free piece goes away, from anywhere within a free range."""
         end = start + size
         for begin, length in self._overlapping(start, end):
-            del self.size_at[begin]
-            del self.start_of_end[begin + length]
+            self._drop(begin, length)
             if begin < start:
                 self._put(begin, start)
             if end < begin + length:
@@ -101,6 +99,11 @@ class Extents:
     def _put(self, start: int, end: int) -> None:
         self.size_at[start] = end - start
         self.start_of_end[end] = start
+
+    def _drop(self, start: int, size: int) -> None:
+        del self.size_at[start]
+        # in a file whose events contradict each other, ranges overlap and two may end at one address
+        self.start_of_end.pop(start + size, None)
 
     def _overlapping(self, start: int, end: int) -> list[tuple[int, int]]:
         known = self.size_at.get(start)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from operator import gt
+from operator import gt, sub
 
 from trainmem.snapshot.analysis import Analysis, DeviceAnalysis
 from trainmem.snapshot.frames import is_python
@@ -63,6 +63,11 @@ def _about_device(analysis: Analysis, device: DeviceAnalysis) -> list[str]:
             "The sizes of some blocks could not be followed exactly; they count as their requests rounded up, "
             "which is up to 1 MiB less than the allocator counts for each."
         )
+    if (missing := _bytes_outside_segments(device)) > 0:
+        notes.append(
+            f"The file's segments do not hold its trace: at one instant {format_bytes(missing)} more are allocated "
+            "than reserved, so segments are missing from it. Reserved memory and fragmentation are too low."
+        )
     evidence = device.timetable.evidence
     if evidence == "lifetimes":
         notes.append(
@@ -93,6 +98,11 @@ def _about_device(analysis: Analysis, device: DeviceAnalysis) -> list[str]:
             "at the end."
         )
     return notes
+
+
+def _bytes_outside_segments(device: DeviceAnalysis) -> int:
+    """By how much the allocated bytes pass the reserved ones, which hold them, at the worst instant."""
+    return max(map(sub, device.curves.allocated, device.curves.reserved))
 
 
 def _about_the_beginning(snapshot: Snapshot, device: DeviceAnalysis) -> str:

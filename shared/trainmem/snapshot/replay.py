@@ -257,7 +257,9 @@ class _Player:
                     start_of_end[address + room] = address + block
                 elif rest >= 0:
                     del size_at[address]
-                    del start_of_end[address + room]
+                    # nothing ends there where events out of order gave the same bytes back twice
+                    if start_of_end.pop(address + room, None) is None:
+                        unplaced += 1
                     block = room
                 elif follows:
                     unplaced += 1
