@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from trainmem.allocator import AllocatorSettings
 from trainmem.buckets import BUCKETS, Bucket
+from trainmem.extras import require_backend
 from trainmem.instant import describe_instant
 from trainmem.job import JobError, TrainingJob
 from trainmem.model import UNKNOWN, Resolved, UnknownFamily, resolve
@@ -299,12 +300,9 @@ def _from_whiteboard(job: TrainingJob, resolved: Resolved) -> Estimate:
 
 
 def _tracer() -> Callable[..., Recording]:
-    try:
-        from trainmem_backend.trace import trace
-    except ImportError as error:
-        raise JobError(
-            "engine: trace needs torch and transformers; install trainmem with its backend extra"
-        ) from error
+    require_backend("engine: trace")
+    from trainmem_backend.trace import trace
+
     return trace
 
 

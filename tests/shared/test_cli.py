@@ -1,6 +1,7 @@
 """The command line, as a user and as a program calls it."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -288,6 +289,26 @@ def test_a_reader_who_leaves_early_ends_it_quietly() -> None:
     assert (done.stderr, done.stdout.count("\n")) == ("", 1)
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "command", ["--help", "--version", "models", "estimate --help", "quiz --question states.kahan~5"]
+)
+def test_nobody_who_reads_is_no_fault(command: str, unbuffered: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "trainmem", *command.split()],
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        stdin=subprocess.DEVNULL,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_predicted_step_is_saved_as_a_snapshot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "predicted.pickle"
     assert run(capsys, "estimate", "-m", "gpt2-124m", "-s", "64", "--snapshot", str(file))[0] == 0
@@ -411,3 +432,39 @@ def test_a_sum_promises_no_device(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert "h100-80gb" not in out
     verdict = json.loads(run(capsys, *argv, "--json")[1])["verdict"]
     assert verdict["note"].startswith("No step was replayed")
+
+
+_WITHOUT = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {library!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+from trainmem.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("library", ["torch", "transformers"])
+@pytest.mark.parametrize(
+    "command", ["trace -m gpt2-124m", "estimate -m gpt2-124m --engine trace", "measure --list"]
+)
+def test_without_the_backend_the_line_that_installs_it_is_said(command: str, library: str) -> None:
+    if command.startswith("measure") and library != "torch":
+        return
+    code = _WITHOUT.format(library=library)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command.split()], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.endswith(
+        f"needs {library}, which is not installed; pip install '.[backend]' brings it\n"
+    )
+
+
+def test_lora_alone_is_its_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ("estimate", "-m", "qwen2.5-0.5b", "--precision", "bf16", "--detail", "fast", "--json")
+    short, long = (json.loads(run(capsys, *argv, flag, "8")[1]) for flag in ("--lora", "--lora-rank"))
+    assert short == long
+    assert short["job"]["lora"]["rank"] == 8

@@ -7,11 +7,11 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import trainmem
+from trainmem.extras import install_line, is_installed
 from trainmem.job import TrainingJob
 from trainmem.results import MeasuredRow, read_row
 from trainmem.units import format_gib
@@ -84,8 +84,8 @@ def commit_of() -> str:
 def measure(request: Request) -> int:
     """Run the trials asked for; 0 when all have ended in their own way, 1 where one broke, 3 where the
     run stopped."""
-    if find_spec("torch") is None:
-        raise ValueError("torch is not installed; install trainmem with its backend extra")
+    if not is_installed("torch"):
+        raise ValueError(f"it {install_line('torch')}")
     if request.overlap < 1:
         raise ValueError(f"overlap: {request.overlap} is not 1 or more")
     trials = _trials(request)

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from trainmem import __version__
 from trainmem.cli.line import one_line
+from trainmem.extras import install_line
 
 __all__ = ["COMMANDS", "main"]
 
@@ -53,6 +54,19 @@ def _overview() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit status (0 fine, 1 some answers failed, 2 wrong input)."""
+    try:
+        try:
+            return _run(argv)
+        finally:
+            # what is still buffered would be written at exit, where nobody can catch the error
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # the reader of a pipe has left; the interpreter would complain again when it flushes at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else ""
     if name in ("", "-h", "--help"):
@@ -79,15 +93,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         extra = "space" if name == "space" else "backend"
-        print(
-            f"trainmem {name}: needs {missing}, which is not installed; pip install '.[{extra}]' brings it",
-            file=sys.stderr,
-        )
+        print(f"trainmem {name}: {install_line(missing, extra)}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # the reader of a pipe has left; the interpreter would complain again when it flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        raise
     except (ValueError, OSError) as error:
         print(f"trainmem {name}: {one_line(_told(error))}", file=sys.stderr)
         return 2

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+from trainmem.given_json import parse_json
 from trainmem.hub import fetch_config, is_hub_id
 from trainmem.job import LEVERS, JobError, Offload, ShardingMode, TrainingJob
 from trainmem.model.catalogue import is_known
@@ -49,7 +49,8 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     for name, allowed in LEVERS.items():
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, dest=name, metavar="|".join(allowed), help=_HELP[name])
-    parser.add_argument("--lora-rank", metavar="N", help="train adapters of this rank")
+    # --lora alone would be ambiguous, and means the rank to most
+    parser.add_argument("--lora-rank", "--lora", metavar="N", help="train adapters of this rank")
     parser.add_argument("--lora-targets", metavar="NAMES", help='"all-linear", or layer names with commas')
     modes = "|".join(get_args(ShardingMode))
     parser.add_argument("--sharding", metavar=modes, help="how ranks share what is not activations")
@@ -138,11 +139,13 @@ def _is_file(path: Path) -> bool:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise JobError(f"model: {path.name} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise JobError(f"model: {path.name} is not JSON; give a Hugging Face config.json") from error
+    except UnicodeDecodeError as error:
+        raise JobError(f"model: {path.name} is not text in UTF-8; give a Hugging Face config.json") from error
+    except ValueError as error:
+        raise JobError(f"model: {path.name} is {error}; give a Hugging Face config.json") from error
     if not isinstance(config, dict):
         raise JobError(f"model: {path.name} is not a JSON object like a Hugging Face config.json")
     return config
@@ -159,9 +162,9 @@ def jobs_from_file(path: str) -> Iterator[TrainingJob | JobError]:
             if not line.strip():
                 continue
             try:
-                data = json.loads(line)
-            except (ValueError, RecursionError):
-                yield JobError(f"line {number}: not JSON")
+                data = parse_json(line, unique_keys=True)
+            except ValueError as error:
+                yield JobError(f"line {number}: {error}")
                 continue
             try:
                 yield TrainingJob.from_json(data)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
+from trainmem.extras import install_line
+from trainmem.given_json import parse_json
 from trainmem.units import parse_bytes
 
 __all__ = ["add_parser", "run"]
 
-NEEDS_BACKEND = "needs torch; install trainmem with its backend extra"
+NEEDS_BACKEND = install_line("torch")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -55,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
         from trainmem_backend.measure.command import Request, measure
     except ImportError as error:
         raise ValueError(f"{NEEDS_BACKEND} ({error.name} is missing)") from error
+    if args.minutes is not None and not 0 <= args.minutes < math.inf:
+        raise ValueError(f"minutes: {args.minutes} is not a finite number of minutes")
     request = Request(
         suites=tuple(args.suite or ()),
         job=_json(args.job) if args.job else None,
@@ -78,6 +82,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return parse_json(text, unique_keys=True)
     except ValueError as error:
-        raise ValueError(f"job: not JSON ({error})") from None
+        raise ValueError(f"job: {error}") from None

@@ -13,6 +13,7 @@ from trainmem.cli.bar import progress_bar
 from trainmem.cli.jobs import add_job_arguments, given_flags, job_from_arguments
 from trainmem.contributors import contributors
 from trainmem.device import device
+from trainmem.extras import require_backend
 from trainmem.instant import describe_instant
 from trainmem.job import TrainingJob
 from trainmem.recording import Counters, Recording, counters, most_reserved, read_step
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     ranks = _ranks(args) if job is None else 1
     on = device(job.device if job is not None else args.device or "h200")
     # only here: importing torch and transformers takes seconds, a wrong flag is said at once
+    require_backend("the trace")
     began = time.perf_counter()
     from trainmem_backend.trace import trace, trace_script, versions
 
