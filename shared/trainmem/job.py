@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from trainmem.special_floats import tagged
+from trainmem.special_floats import tagged, untagged
 from trainmem.units import parse_number
 
 __all__ = [
@@ -103,7 +103,9 @@ class JobError(ValueError):
 def _shown(value: object) -> str:
     if isinstance(value, int) and abs(value) >= 10**30:
         return "a number of more than thirty digits"
-    text = json.dumps(value, default=str) if isinstance(value, str | list | dict) else str(value)
+    value = untagged(value)
+    spelt = isinstance(value, str | list | dict) or value in (math.inf, -math.inf)
+    text = json.dumps(value, default=str) if spelt else str(value)
     text = _printable(text)
     return text if len(text) <= 60 else text[:57] + "..."
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from trainmem.given_json import parse_json
 from trainmem.job import LEVERS, JobError, Offload, ShardingMode, TrainingJob
 
 __all__ = ["FORM", "PASTED", "VALUE_WORDS", "Lever", "form_from_job", "job_from_form", "lever_of_error"]
@@ -241,15 +242,13 @@ def _filled(value: Any) -> Any:
     return "" if value is None else value
 
 
-def _config(text: str) -> dict[str, Any] | None:
+def _config(text: str) -> Any:
     if not text.strip():
         return None
     try:
-        config = json.loads(text)
-    except RecursionError:
-        raise JobError("config: nested too deeply for a config.json") from None
+        config = parse_json(text)
     except ValueError as error:
-        raise JobError(f"config: not JSON ({error}); paste the whole config.json") from None
-    if not isinstance(config, dict):
-        raise JobError(f"config: {type(config).__name__} is not an object like a Hugging Face config.json")
+        raise JobError(f"config: {error}; paste the whole config.json") from None
+    if config is None:  # which a job takes for no config
+        raise JobError("config: null is not an object like a Hugging Face config.json")
     return config

@@ -16,6 +16,8 @@ _A_MODEL = "choose one from the list, type a Hugging Face id (owner/name), or pa
 _ADVICE = {
     "give a catalogue name (`trainmem models`) or a config": _A_MODEL,
     "allowed are the names that `trainmem models` lists, or a config": _A_MODEL,
+    "is not a catalogue name; run `trainmem models`": f"is not a name; {_A_MODEL}",
+    "is not a device name; run `trainmem devices`": "is not a device; choose one from the list",
     "give its config.json itself": "paste its config.json",
     'set lora (--lora-rank), for example {"rank": 16, "targets": "all-linear"}': "set LoRA to on",
     "needs a mode: ": "needs Sharding: ",

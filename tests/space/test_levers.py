@@ -71,7 +71,7 @@ def test_a_fetched_config_keeps_its_name():
         ("sequence_length", float("nan"), "sequence_length: nan is not a whole number"),
         ("sequence_length", 10**12, "sequence_length: 1000000000000 is not a whole number"),
         ("config", "{", "config: not JSON"),
-        ("config", "[1]", "config: list is not an object"),
+        ("config", "[1]", "config: [1] is not an object"),
         ("config", "[" * 100_000, "config: "),
         ("model", "", "model: missing"),
     ],
