@@ -33,6 +33,8 @@ def read_run(path: Path) -> list[MeasuredRow]:
     file = path / "rows.jsonl" if path.is_dir() else path
     try:
         return read_rows(file.read_text(encoding="utf-8"), source=str(file))
+    except UnicodeDecodeError:
+        raise RowError(f"run: {file} is not text in UTF-8") from None
     except OSError as error:
         raise RowError(f"run: {path}: {error.strerror or error}") from None
 

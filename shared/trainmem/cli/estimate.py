@@ -15,9 +15,11 @@ from trainmem.allocator import AllocatorSettings
 from trainmem.buckets import BUCKETS
 from trainmem.capacity import CapacityReport, capacity_report, sum_answer
 from trainmem.cli.bar import progress_bar
+from trainmem.cli.files import write_file
 from trainmem.cli.jobs import (
     add_job_arguments,
     flags_of,
+    given_flags,
     job_from_arguments,
     jobs_from_file,
     with_the_file,
@@ -66,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     """Answer one job or a file of them."""
     settings = AllocatorSettings.parse(args.allocator) if args.allocator else None
     if args.jobs:
+        _refuse_beside_jobs(args)
         return _many(args, settings)
     job = job_from_arguments(args)
     known = device(job.device)
@@ -140,8 +143,17 @@ def _save_snapshot(
     from trainmem.predicted_snapshot import predicted_snapshot
 
     data = predicted_snapshot(job, args.engine, settings, recording=recording)
-    Path(args.snapshot).write_bytes(data)
+    write_file("snapshot", Path(args.snapshot), data)
     print(f"snapshot of {len(data):,} bytes in {args.snapshot}", file=sys.stderr)
+
+
+def _refuse_beside_jobs(args: argparse.Namespace) -> None:
+    """Flags that say or answer one job do nothing for a file of them."""
+    for name, words in given_flags(args).items():
+        raise ValueError(f"{name}: {words[0]} goes with one job; of --jobs, every line says its own")
+    for name in ("capacity", "snapshot"):
+        if getattr(args, name) is not None:
+            raise ValueError(f"{name}: --{name} goes with one job, not with --jobs")
 
 
 def _many(args: argparse.Namespace, settings: AllocatorSettings | None) -> int:

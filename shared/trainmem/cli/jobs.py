@@ -14,7 +14,14 @@ from trainmem.job import LEVERS, JobError, Offload, ShardingMode, TrainingJob
 from trainmem.model.catalogue import is_known
 from trainmem.trace_command import trace_command
 
-__all__ = ["add_job_arguments", "flags_of", "job_from_arguments", "jobs_from_file", "with_the_file"]
+__all__ = [
+    "add_job_arguments",
+    "flags_of",
+    "given_flags",
+    "job_from_arguments",
+    "jobs_from_file",
+    "with_the_file",
+]
 
 _WHOLE = ("micro_batch", "sequence_length", "accumulation")
 _HELP = {

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmem.buckets import BUCKETS
+from trainmem.cli.files import write_file
 from trainmem.snapshot.analysis import Analysis, DeviceAnalysis, analyse
 from trainmem.snapshot.compare import Comparison, compare
 from trainmem.snapshot.document import document_of
@@ -48,6 +49,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit status 0. Raises ValueError for a file that is refused."""
+    _check_outputs(args)
     analysis = _open(args.file)
     comparison = compare(_open_before(args.compare), summary_of(analysis)) if args.compare else None
     _write_files(args, analysis, comparison)
@@ -59,6 +61,18 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(_text(analysis, comparison))
     return 0
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    """Refuse one file for two answers, and the snapshot's own for any."""
+    taken = {Path(file).resolve(): "being read" for file in (args.file, args.compare) if file}
+    for name in ("html", "csv"):
+        path: Path | None = getattr(args, name)
+        if path is None:
+            continue
+        if path.resolve() in taken:
+            raise ValueError(f"{name}: {path.name} is {taken[path.resolve()]}; give another name")
+        taken[path.resolve()] = f"the file of --{name}"
 
 
 def _open(file: str) -> Analysis:
@@ -84,10 +98,10 @@ def _open_before(file: str) -> Summary:
 
 def _write_files(args: argparse.Namespace, analysis: Analysis, comparison: Comparison | None) -> None:
     if args.html:
-        args.html.write_text(render_page(analysis, comparison=comparison), encoding="utf-8")
+        write_file("html", args.html, render_page(analysis, comparison=comparison))
         print(f"report: {args.html}", file=sys.stderr)
     if args.csv:
-        args.csv.write_text(_csv(analysis), encoding="utf-8", newline="")
+        write_file("csv", args.csv, _csv(analysis))
         print(f"call sites: {args.csv}", file=sys.stderr)
 
 

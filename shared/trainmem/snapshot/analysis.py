@@ -15,6 +15,7 @@ from trainmem.snapshot.leaks import Leak, find_leak
 from trainmem.snapshot.model import Snapshot, Trace
 from trainmem.snapshot.oom import OutOfMemory, explain_failures
 from trainmem.snapshot.phases import Timetable, find_phases
+from trainmem.snapshot.rejected import SnapshotRejected
 from trainmem.snapshot.replay import Replay, replay_device
 from trainmem.snapshot.settings import settings_of
 from trainmem.snapshot.sites import StackFacts, judge_stacks
@@ -73,12 +74,15 @@ class Analysis:
 
 
 def analyse(snapshot: Snapshot) -> Analysis:
-    """Replay, phases, buckets, call sites, leaks and failures of every device."""
+    """Replay, phases, buckets, call sites, leaks and failures of every device. Raises `SnapshotRejected`."""
     with _without_collector():
         facts = judge_stacks(snapshot)
         traces = [snapshot.trace(device) for device in snapshot.devices()]
         traces += [trace for trace in snapshot.traces if trace.kind == "host"]
-        devices = tuple(_analyse_device(snapshot, facts, trace) for trace in traces)
+        try:
+            devices = tuple(_analyse_device(snapshot, facts, trace) for trace in traces)
+        except SnapshotRejected as rejected:
+            raise SnapshotRejected(f"{snapshot.source.name}: {rejected}") from None
     return Analysis(snapshot=snapshot, facts=facts, devices=devices)
 
 

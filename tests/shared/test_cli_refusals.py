@@ -1,0 +1,70 @@
+"""What the command line refuses before it does anything, and how: one line that names the option and the file."""
+
+from pathlib import Path
+
+import pytest
+
+from trainmem.cli import main
+
+FULL = Path("/dev/full")
+needs_a_full_device = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """The one line on standard error of a command that is refused."""
+    status = main(argv)
+    out, err = capsys.readouterr()
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    return err.removeprefix(f"trainmem {argv[0]}: ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "field"),
+    [
+        (("-m", "gpt2-124m"), "model: --model"),
+        (("-b", "4"), "micro_batch: -b"),
+        (("-s", "4"), "sequence_length: -s"),
+        (("-d", "h200"), "device: --device"),
+        (("--no-reshard-after-forward",), "no_reshard_after_forward: --no-reshard-after-forward"),
+        (("--snapshot", "out.pickle"), "snapshot: --snapshot"),
+        (("--capacity", "24GiB"), "capacity: --capacity"),
+    ],
+)
+def test_a_file_of_jobs_takes_no_flag_of_one_job(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, flags: tuple[str, ...], field: str
+) -> None:
+    jobs = tmp_path / "jobs.jsonl"
+    jobs.write_text("{}\n")
+    said = refused(capsys, "estimate", "--jobs", str(jobs), *flags)
+    assert said.startswith(f"{field} goes with one job")
+
+
+def test_no_file_is_written_over_another(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    example = ("snapshot", "example:graph", "--html", out)
+    assert refused(capsys, *example, "--csv", out) == "csv: out is the file of --html; give another name\n"
+    assert refused(capsys, "snapshot", out, "--csv", out) == "csv: out is being read; give another name\n"
+    assert refused(capsys, *example, "--compare", out).startswith("html: out is being read")
+
+
+@needs_a_full_device
+@pytest.mark.parametrize(
+    ("argv", "option"),
+    [
+        (("estimate", "-m", "gpt2-124m", "-s", "64"), "snapshot"),
+        (("snapshot", "example:graph"), "html"),
+        (("snapshot", "example:graph"), "csv"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_named(
+    capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], option: str
+) -> None:
+    said = refused(capsys, *argv, f"--{option}", str(FULL))
+    assert said == f"{option}: {FULL} cannot be written: no space left on device\n"
+
+
+def test_a_snapshot_of_too_many_bytes_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "huge.json"
+    events = [{"action": "alloc", "addr": 4096 * n, "size": 1 << 62} for n in range(3)]
+    file.write_text(f'{{"segments": [], "device_traces": [{events}]}}'.replace("'", '"'))
+    assert refused(capsys, "snapshot", str(file)).startswith("huge.json: not opened: its sizes add up")
