@@ -122,6 +122,11 @@ def _rank_warnings(job: TrainingJob) -> list[str]:
     if sharding.mode == "none" and job.precision != "fsdp_mp_bf16":
         return []
     ranks = sharding.data_parallel
+    if sharding.mode == "none":
+        return [
+            f"precision: {job.precision} over 1 device divides nothing; set sharding.mode to fsdp2 and "
+            "sharding.data_parallel to how many devices there are"
+        ]
     if ranks == 1:
         return [
             f"sharding.data_parallel: {sharding.mode} over 1 device divides nothing; say how many there are"
