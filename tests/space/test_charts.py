@@ -126,6 +126,16 @@ def test_a_limit_is_drawn_where_it_is_near():
     assert "far" not in area(points(), peak_label="", limit=far)
 
 
+def test_a_limit_s_label_is_never_in_the_curve_s_way():
+    peak = max(sum(point.buckets_bytes.values()) for point in points())
+    above = area(points(), peak_label="", limit=CapacityLine(label="its label", at_bytes=peak))
+    assert "<span>its label</span>" in above
+    assert "tm-limit-key" not in above
+    crossed = area(points(), peak_label="", limit=CapacityLine(label="its label", at_bytes=peak - 1))
+    assert "<span>its label</span>" not in crossed
+    assert crossed.index("its label</p>") < crossed.index("tm-canvas")
+
+
 def test_paths_of_a_long_step_stay_small():
     many = [
         AreaPoint(x=i / 239, phase="forward", buckets_bytes=dict.fromkeys(BUCKETS, i * GIB))

@@ -47,12 +47,13 @@ def area(
     axis = axis_of(points, limit)
     peak_at = points[totals.index(peak)].x
     flip = " flip" if peak_at > 0.6 else ""
+    key, line = _limit(limit, axis, peak) if limit and _is_near(limit, peak) else ("", "")
     drawing = f'<svg viewBox="0 0 {_GRID} {_GRID}" preserveAspectRatio="none" aria-hidden="true">'
     at = f'style="left:{percent(peak_at)};bottom:{percent(share(peak, axis))}"'
     return (
         f'<figure class="tm-area" role="img" aria-label="{escape(_said(points, totals, peak_label))}">'
-        f'<div class="tm-canvas" style="height:{height}px">{_ticks(axis)}'
-        f"{drawing}{_paths(points, axis)}</svg>{_limit(limit, axis) if limit and _is_near(limit, peak) else ''}"
+        f'{key}<div class="tm-canvas" style="height:{height}px">{_ticks(axis)}'
+        f"{drawing}{_paths(points, axis)}</svg>{line}"
         f'<div class="tm-peak{flip}" {at}><span>{escape(peak_label)}</span></div>'
         '<div class="tm-cursor"></div></div>'
         f'<div class="tm-ribbon" aria-hidden="true">{_ribbon(points)}</div></figure>'
@@ -84,10 +85,14 @@ def _ticks(axis_bytes: int) -> str:
     )
 
 
-def _limit(limit: CapacityLine, axis_bytes: int) -> str:
-    kind = "tm-limit dashed" if limit.dashed else "tm-limit"
+def _limit(limit: CapacityLine, axis_bytes: int, peak_bytes: int) -> tuple[str, str]:
+    """What stands above the drawing, and the line in it with its label, unless the curve is in the label's way."""
+    dashed = " dashed" if limit.dashed else ""
     at = percent(share(limit.at_bytes, axis_bytes))
-    return f'<div class="{kind}" style="bottom:{at}"><span>{escape(limit.label)}</span></div>'
+    is_crossed = peak_bytes > limit.at_bytes
+    key = f'<p class="tm-limit-key{dashed}">{escape(limit.label)}</p>' if is_crossed else ""
+    label = "" if is_crossed else f"<span>{escape(limit.label)}</span>"
+    return key, f'<div class="tm-limit{dashed}" style="bottom:{at}">{label}</div>'
 
 
 def _ribbon(points: Sequence[AreaPoint]) -> str:

@@ -594,7 +594,7 @@
       if (span) where.push(span[1] ? `${data.phases[span[0]]} of step ${span[1]}` : data.phases[span[0]]);
       if (time !== null) where.push(this.seconds(time));
       const requested = this.recording.requested(instant);
-      if (requested !== null) where.push(`requested ${gib(requested)}`);
+      if (requested !== null) where.push(`of which the program asked for ${gib(requested)}, and the rest is rounding up`);
       this.at.replaceChildren(element("strong", "", `${place}: ${gib(total)}`), document.createTextNode(", " + where.join(", ")));
       const head = element("tr");
       const heading = { bucket: "Bucket", phase: "Allocated during", site: "Call site" }[this.mode];
