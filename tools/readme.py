@@ -91,7 +91,8 @@ def _summary(rows: Iterable[MeasuredRow]) -> str:
     reserved: list[float] = []
     drawn: list[tuple[float, float]] = []
     predicted_right = 0
-    traced = []
+    traced: list[float] = []
+    traced_reserved: list[float] = []
     kinds: set[str] = set()
     for row in rows:
         if row.job is None:
@@ -99,6 +100,9 @@ def _summary(rows: Iterable[MeasuredRow]) -> str:
         error = predictions().error(row.id, "trace")
         if error is not None:
             traced.append(abs(error))
+            held = predictions().of_row[row.id]["trace"].peak_reserved_bytes
+            if held is not None and row.peak_reserved_bytes:
+                traced_reserved.append(abs(held / row.peak_reserved_bytes - 1))
             kinds.add(str((row.job.config or {}).get("model_type")))
         try:
             answer = estimate(row.job)
@@ -121,7 +125,9 @@ def _summary(rows: Iterable[MeasuredRow]) -> str:
         f"95th percentile {100 * _percentile(reserved):.1f}%, worst {100 * max(reserved):.1f}%. "
         f"The trace, over {len(traced)} steps of {len(kinds)} architectures: median "
         f"{100 * statistics.median(traced):.3f}%, 95th percentile {100 * _percentile(traced):.2f}%, worst "
-        f"{100 * max(traced):.2f}%. No constant is fitted to these rows."
+        f"{100 * max(traced):.2f}%; reserved memory: median {100 * statistics.median(traced_reserved):.2f}%, 95th "
+        f"percentile {100 * _percentile(traced_reserved):.1f}%, worst {100 * max(traced_reserved):.1f}%. "
+        f"No constant is fitted to these rows."
         f"\n\n{_of_drawn(drawn, predicted_right)}"
         f"\n\n{_of_scripts()}"
     )
