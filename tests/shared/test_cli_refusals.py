@@ -1,5 +1,7 @@
 """What the command line refuses before it does anything, and how: one line that names the option and the file."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +70,37 @@ def test_a_snapshot_of_too_many_bytes_is_named(capsys: pytest.CaptureFixture[str
     events = [{"action": "alloc", "addr": 4096 * n, "size": 1 << 62} for n in range(3)]
     file.write_text(f'{{"segments": [], "device_traces": [{events}]}}'.replace("'", '"'))
     assert refused(capsys, "snapshot", str(file)).startswith("huge.json: not opened: its sizes add up")
+
+
+def redirected(redirection: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-m", "trainmem", *argv],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("argv", "status"), [("models", 0), ("quiz --seed 3", 0), ("models zzz", 2)])
+def test_a_closed_stream_is_one_with_nothing_in_it(redirection: str, argv: str, status: int) -> None:
+    done = redirected(redirection, *argv.split())
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr
+    assert "fault" not in done.stderr
+
+
+@needs_a_full_device
+@pytest.mark.parametrize("argv", ["--help", "models", "quiz --sheet --seed 3"])
+def test_output_that_cannot_be_written_is_said_once(argv: str) -> None:
+    done = redirected(f">{FULL}", *argv.split())
+    assert (done.returncode, done.stderr) == (2, "trainmem: standard output: no space left on device\n")
+    assert redirected(f"2>{FULL}", "models", "zzz").returncode == 2
+
+
+def test_a_terminal_of_few_characters_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = redirected("", "quiz", "--sheet", "--seed", "3")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()

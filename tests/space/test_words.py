@@ -68,6 +68,9 @@ NOTED = {
     TrainingJob.from_json({"model": "gpt2-774m", "sharding": {"mode": "zero3"}}): (
         "Data parallel ranks: ZeRO-3 over 1 device divides nothing"
     ),
+    TrainingJob(model="gpt2-774m", precision="fsdp_mp_bf16"): (
+        "Precision: FSDP2 mixed precision bf16 over 1 device divides nothing; set Sharding to FSDP2"
+    ),
     TrainingJob(
         model="gpt2-774m", lora=Lora(targets=("c_attn", "x")), micro_batch=1
     ): 'Adapted layers: "x" names no linear layer',
@@ -88,6 +91,14 @@ def test_a_model_that_is_not_fetched_asks_for_the_config_in_the_words_of_the_pag
         fetch_config("owner/name")
     assert in_words(str(raised.value)).startswith("Model: owner/name was not fetched")
     assert in_words(str(raised.value)).endswith("; paste its config.json")
+
+
+def test_no_command_is_advised_for_a_name_of_spaces():
+    with pytest.raises(JobError) as raised:
+        TrainingJob(model=" ")
+    assert in_words(str(raised.value)).startswith(
+        'Model: " " is not a name; choose one from the list, type a'
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
@@ -32,6 +35,10 @@ COMMANDS: dict[str, str] = {
 """Every command with its one line of help."""
 
 
+_OF_OUTPUT = (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG)
+"""What keeps standard output from being written; of a file, the error has its name."""
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser whose complaints are one line."""
 
@@ -54,6 +61,7 @@ def _overview() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit status (0 fine, 1 some answers failed, 2 wrong input)."""
+    _prepare_streams()
     try:
         try:
             return _run(argv)
@@ -61,9 +69,34 @@ def main(argv: Sequence[str] | None = None) -> int:
             # what is still buffered would be written at exit, where nobody can catch the error
             sys.stdout.flush()
     except BrokenPipeError:
-        # the reader of a pipe has left; the interpreter would complain again when it flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # the reader of a pipe has left
+        _silence_output()
         return 0
+    except OSError as error:
+        _silence_output()
+        _complain("trainmem", f"standard output: {(error.strerror or str(error)).lower()}")
+        return 2
+
+
+def _prepare_streams() -> None:
+    """Put the null device where a stream was closed, or the next file that is opened would take its number; and let
+    a terminal that lacks a character show another for it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _silence_output() -> None:
+    """Keep the interpreter from complaining again when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _complain(command: str, said: object) -> None:
+    with suppress(OSError):
+        print(f"{command}: {one_line(said)}", file=sys.stderr)
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -77,7 +110,7 @@ def _run(argv: Sequence[str] | None) -> int:
         return 0
     if name not in COMMANDS:
         said = f"{name!r} is not a command; commands are {', '.join(COMMANDS)}"
-        print(f"trainmem: {one_line(said)}", file=sys.stderr)
+        _complain("trainmem", said)
         return 2
     parser = _Parser(prog="trainmem")
     subparsers = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
@@ -93,12 +126,14 @@ def _run(argv: Sequence[str] | None) -> int:
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         extra = "space" if name == "space" else "backend"
-        print(f"trainmem {name}: {install_line(missing, extra)}", file=sys.stderr)
+        _complain(f"trainmem {name}", install_line(missing, extra))
         return 2
     except BrokenPipeError:
         raise
     except (ValueError, OSError) as error:
-        print(f"trainmem {name}: {one_line(_told(error))}", file=sys.stderr)
+        if isinstance(error, OSError) and error.filename is None and error.errno in _OF_OUTPUT:
+            raise
+        _complain(f"trainmem {name}", _told(error))
         return 2
     except KeyboardInterrupt:
         return 130
@@ -106,9 +141,8 @@ def _run(argv: Sequence[str] | None) -> int:
         if os.environ.get("TRAINMEM_DEBUG"):
             raise
         line = one_line(f"{type(error).__name__}: {error}")[:300]
-        print(
-            f"trainmem {name}: a fault in trainmem ({line}); please report the command; "
-            "TRAINMEM_DEBUG=1 shows where it happened",
-            file=sys.stderr,
+        _complain(
+            f"trainmem {name}",
+            f"a fault in trainmem ({line}); please report the command; TRAINMEM_DEBUG=1 shows where it happened",
         )
         return 3
