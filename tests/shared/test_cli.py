@@ -137,6 +137,7 @@ def test_many_jobs_answer_in_order_and_a_bad_line_takes_none_with_it(
         (["estimate", "--jobs", "nowhere.jsonl"], "nowhere.jsonl"),
         (["guess"], "guess"),
         (["models", "zzzz"], "zzzz"),
+        (["models", "none"], "none"),
     ],
 )
 def test_wrong_input_is_one_line_and_status_2(

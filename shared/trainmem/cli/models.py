@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     """List the models that match."""
     rows = []
     for entry in catalogue.entries():
-        if args.search and args.search.lower() not in f"{entry.name} {entry.hub_id}".lower():
+        if args.search and args.search.lower() not in f"{entry.name} {entry.hub_id or ''}".lower():
             continue
         encoder = entry.family in ("bert", "modernbert")
         task: Task = "sequence_classification" if encoder else "causal_lm"
