@@ -54,7 +54,7 @@ def test_a_job_as_json(capsys):
     assert first["levers"][0]["step_time"]["basis"] == "measured"
     assert found["limits"][0]["micro_batch"]["lever"] == "micro_batch"
     assert found["step_floor"]["seconds"] > 0
-    assert found["measured_fraction"]["rows"] == 5
+    assert found["measured_fraction"]["rows"] >= 5
     assert [offer["count"] for offer in found["rent_or_own"]["rented"]] == [1, 2, 4, 8]
     assert found["methods"] is None
 
