@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -17,6 +17,13 @@ __all__ = ["Attribution", "op_label"]
 
 _TEMPORARIES, _LOGITS = BUCKET_INDEX["temporaries"], BUCKET_INDEX["logits"]
 _HEADS = ("lm_head", "embed_out", "score", "classifier", "head")
+_OF_LOSSES = {
+    torch.ops.aten._log_softmax.default,
+    torch.ops.aten._log_softmax_backward_data.default,
+    torch.ops.aten.nll_loss_backward.default,
+    torch.ops.aten.nll_loss2d_backward.default,
+}
+"""Those of a cross entropy, wherever it is computed."""
 _ACCUMULATES = (1 << 63) - 1
 """Nodes that accumulate gradients have the largest sequence number: they belong to no call."""
 
@@ -36,17 +43,21 @@ class Attribution:
     """The stack of running modules, and for every autograd node the module that made it.
 
     A node's sequence number lies between those at which modules were entered and left, so no node has to be
-    asked for when it is made.
+    asked for when it is made. What runs outside of every module, and in modules without parameters that the program
+    calls itself, is the loss.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, number_of: Callable[[torch.Tensor], int]) -> None:
+        self.answered: list[int] = []
+        """Allocations of what the module that the program called last answered; ``number_of`` tells them."""
+        self._number_of = number_of
         self._stack: list[torch.nn.Module] = []
         self._names: dict[int, str] = {}
         self._keep: list[torch.nn.Module] = []
         self._starts: list[int] = [0]
-        self._modules: list[str] = [""]
+        self._modules: list[str | None] = [None]
         self._logits_modules: set[str] = set()
-        self._current = ""
+        self._current: str | None = None
 
     def name(self, root: torch.nn.Module) -> None:
         """Name every module below ``root``; the ones that hold a head, and the head, fill the logits."""
@@ -80,20 +91,27 @@ class Attribution:
     def _boundary(self) -> None:
         # a module that a function makes on the way, as clipped GELU's, runs for the one that called it
         known = (self._names[id(module)] for module in reversed(self._stack) if id(module) in self._names)
-        self._current = next(known, "")
+        self._current = next(known, "") if self._stack else None
         self._starts.append(torch._C._autograd._get_sequence_nr())
         self._modules.append(self._current)
 
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
-        if not self._stack and id(module) not in self._names:
-            self.name(module)
+        if not self._stack:
+            if next(module.parameters(), None) is None:
+                return
+            if id(module) not in self._names:
+                self.name(module)
         self._stack.append(module)
         self._boundary()
 
     def _leave(self, module: torch.nn.Module, args: Any, result: Any) -> None:
+        if not self._stack:
+            return
         while self._stack and self._stack.pop() is not module:
             pass
         self._boundary()
+        if not self._stack and torch.is_grad_enabled():
+            self.answered = [self._number_of(tensor) for tensor in _tensors(result)]
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -106,8 +124,8 @@ class Attribution:
             entering.remove()
             leaving.remove()
 
-    def module(self, *, backward: bool) -> str:
-        """The module that runs, or in backward the one whose gradient is computed."""
+    def module(self, *, backward: bool) -> str | None:
+        """The module that runs, or in backward the one whose gradient is computed; None outside of all of them."""
         if self._stack or not backward:
             return self._current
         node = torch._C._current_autograd_node()
@@ -118,9 +136,19 @@ class Attribution:
             return ""
         return self._modules[bisect_right(self._starts, number) - 1]
 
-    def bucket(self, module: str, *, in_forward: bool) -> int:
+    def bucket(self, func: Any, module: str | None, *, recomputes: bool) -> int:
         """Heads and losses fill the logits, everything else is temporary until it turns out to be saved."""
-        if module in self._logits_modules or (in_forward and not module and not self._stack):
+        if func in _OF_LOSSES or module in self._logits_modules:
             return _LOGITS
+        if module is None:
+            # a block that is run again outside of every module is no loss
+            return _TEMPORARIES if recomputes else _LOGITS
         head, _, _ = module.rpartition(".")
         return _LOGITS if head in self._logits_modules and head.rpartition(".")[2] in _HEADS else _TEMPORARIES
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    """What a model answers: a tensor, some of them, or an object that has ``logits``; not its caches."""
+    result = getattr(result, "logits", result)
+    parts = result if isinstance(result, tuple | list) else [result]
+    return [part for part in parts if isinstance(part, torch.Tensor)]

@@ -15,6 +15,8 @@ __all__ = ["Bucketing"]
 _WEIGHTS, _MASTERS = BUCKET_INDEX["weights"], BUCKET_INDEX["master_weights"]
 _GRADIENTS, _STATE = BUCKET_INDEX["gradients"], BUCKET_INDEX["optimizer_state"]
 _ACTIVATIONS, _TEMPORARIES = BUCKET_INDEX["activations"], BUCKET_INDEX["temporaries"]
+_LOGITS = BUCKET_INDEX["logits"]
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 
 
 class Bucketing:
@@ -45,6 +47,18 @@ class Bucketing:
     def saved(self) -> None:
         """What was made since `start` and still lives is kept for backward."""
         self._move_new(_ACTIVATIONS)
+
+    def answered(self, numbers: Iterable[int]) -> None:
+        """Of allocations that a model answers with, the products of its last layer are scores, whatever its name."""
+        op_of = self.recorder.recording.op_of
+        self.scores(number for number in numbers if number >= 0 and op_of[number] in _PRODUCTS)
+
+    def scores(self, numbers: Iterable[int]) -> None:
+        """What a loss reads is logits."""
+        of = self.recorder.recording.bucket_of
+        for number in numbers:
+            if number >= 0 and of[number] in (_ACTIVATIONS, _TEMPORARIES):
+                of[number] = _LOGITS
 
     def state(self) -> None:
         """What was made since `start` and still lives is the optimizer's."""

@@ -116,6 +116,7 @@ class StepCutter:
             # a program without modules: its forward is whatever came before
             self._count(again=False)
         self._bucketing.saved()
+        self._bucketing.answered(self._attribution.answered)
         self._begin("backward")
         self._runs = True
         try:

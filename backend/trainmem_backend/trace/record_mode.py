@@ -27,6 +27,7 @@ __all__ = ["RecordMode"]
 
 _DEVICE = torch.ops.prim.device.default
 _CAST = torch.ops.aten._to_copy.default
+_LOG_SOFTMAX = torch.ops.aten._log_softmax.default
 _CAST_CACHE, _TEMPORARIES = BUCKET_INDEX["cast_cache"], BUCKET_INDEX["temporaries"]
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _IS_NONZERO = torch.ops.aten.is_nonzero.default
@@ -53,7 +54,7 @@ class RecordMode(TorchDispatchMode):
         self.workspaces: set[tuple[str, bool]] = set()
         self.fakes = FakeKernels(fake_mode)
         self.answers = Answers()
-        self.attribution = Attribution()
+        self.attribution = Attribution(recorder.number_of)
         self.bucketing = Bucketing(recorder)
         self._recomputes = False
         self.in_op = False
@@ -184,7 +185,8 @@ class RecordMode(TorchDispatchMode):
         recorder.op = op_label(func)
         phase = recorder.phase
         in_backward = torch._C._current_graph_task_id() != -1
-        recorder.module = module = attribution.module(backward=in_backward)
+        module = attribution.module(backward=in_backward)
+        recorder.module = module or ""
         # Segments of blocks run again outside any module, but with gradients on.
         recomputes = in_backward and (attribution.in_module or torch.is_grad_enabled())
         if recomputes != self._recomputes:
@@ -195,10 +197,12 @@ class RecordMode(TorchDispatchMode):
             else:
                 self.bucketing.saved()
         in_forward = phase == "forward" or recomputes
+        if func is _LOG_SOFTMAX:
+            self.bucketing.scores((recorder.number_of(args[0]),))
         if in_forward and func is _CAST and isinstance(args[0], torch.nn.Parameter):
             recorder.bucket = _CAST_CACHE
         elif in_forward or in_backward:
-            recorder.bucket = attribution.bucket(module, in_forward=phase == "forward")
+            recorder.bucket = attribution.bucket(func, module, recomputes=recomputes)
         else:
             recorder.bucket = _TEMPORARIES
 
