@@ -19,16 +19,10 @@ from trainmem.units import format_gib
 __all__ = ["Verdict", "needed_bytes", "verdict", "verdict_of_recording"]
 
 
-_TIGHT: dict[str, str] = {
-    "fits": "the allocator has to give idle memory back and ask again, which costs time",
-    "fits_with_expandable_segments": f"only with {TURN_ON_EXPANDABLE_SEGMENTS}",
-}
-"""How a job whose tensors fit, but not its cached memory, still runs."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """``fits`` is None where the device cannot run the job at all, and where a sum's error is wider than the gap.
+    """``fits`` is the job's as it is set, and None where the device cannot run it at all or a sum's error is wider
+    than the gap. ``fits_expandable``: it does not fit, but would with the allocator's ``expandable_segments:True``.
 
     ``headroom_bytes`` is negative when short.
     """
@@ -36,6 +30,7 @@ class Verdict:
     fits: bool | None
     headroom_bytes: int
     sentence: str
+    fits_expandable: bool = False
     cheapest_lever: tuple[str, TrainingJob] | None = None
     note: str | None = None
     """What the sentence rests on, where that is less than a replay, and what a frozen base is held in."""
@@ -45,6 +40,7 @@ class Verdict:
         return {
             "device": device.name,
             "fits": self.fits,
+            "fits_with_expandable_segments": self.fits_expandable,
             "limit_bytes": device.allocator_limit_bytes if device.cuda else None,
             "headroom_bytes": self.headroom_bytes if device.cuda else None,
             "sentence": self.sentence,
@@ -96,10 +92,11 @@ def _on_cuda(
     limit, need = device.allocator_limit_bytes, needed_bytes(answer)
     if answer.engine == "whiteboard":
         return _of_a_sum(answer, limit, _named(device.title))
+    squeezed = None
     if need > limit >= answer.peak_allocated_bytes:
-        tight = _squeezed(job, answer, device, settings, recording)
-        if tight is not None:
-            return _barely(device, tight)
+        squeezed = _squeezed(job, answer, device, settings, recording)
+    if tight := _barely(squeezed, need, device):
+        return tight
     lever = _cheapest(job, answer, limit, settings) if need > limit and try_levers else None
     if lever is None:
         return _compared(need, device)
@@ -122,8 +119,8 @@ def verdict_of_recording(
             streams=recording.streams(),
             empty_cache_before=recording.empty_cache_before,
         )
-        if (tight := _TIGHT.get(found.answer)) is not None:
-            return _barely(device, tight)
+        if tight := _barely(found.answer, reserved_bytes, device):
+            return tight
     return _compared(reserved_bytes, device)
 
 
@@ -132,8 +129,20 @@ def _without_cuda(device: Device) -> Verdict:
     return Verdict(fits=None, headroom_bytes=0, sentence=sentence)
 
 
-def _barely(device: Device, how: str) -> Verdict:
-    return Verdict(fits=True, headroom_bytes=0, sentence=f"Fits on {_named(device.title)}, barely: {how}.")
+def _barely(squeezed: str | None, need_bytes: int, device: Device) -> Verdict | None:
+    """Of a job whose tensors fit, but not its cached memory; None where it does not run either way."""
+    name = _named(device.title)
+    if squeezed == "fits":
+        how = "the allocator has to give idle memory back and ask again, which costs time"
+        return Verdict(fits=True, headroom_bytes=0, sentence=f"Fits on {name}, barely: {how}.")
+    if squeezed == "fits_with_expandable_segments":
+        return Verdict(
+            fits=False,
+            fits_expandable=True,
+            headroom_bytes=device.allocator_limit_bytes - need_bytes,
+            sentence=f"Does not fit on {name} as it is, but does with {TURN_ON_EXPANDABLE_SEGMENTS}.",
+        )
+    return None
 
 
 def _compared(need_bytes: int, device: Device, hint: str = "") -> Verdict:
@@ -170,13 +179,13 @@ def _squeezed(
     settings: AllocatorSettings | None,
     recording: Recording | None,
 ) -> str | None:
-    """How a job whose tensors fit, but not its cached memory, still runs; None where it does not."""
+    """What the allocator says of the device itself; None without a replay."""
     if answer.peak_reserved_bytes is None or (answer.engine == "trace" and recording is None):
         return None
     report = capacity_report(
         job, device.usable_bytes, engine=answer.engine, settings=settings, recording=recording
     )
-    return _TIGHT.get(report.answer)
+    return report.answer
 
 
 def _cheapest(

@@ -20,6 +20,8 @@ from trainmem.estimate import (
     recording_of,
     timeline,
 )
+from trainmem.fit import room
+from trainmem.fit.plan import plans
 from trainmem.instant import describe_instant
 from trainmem.job import Checkpointing, JobError, Lora, Sharding, TrainingJob
 from trainmem.model import catalogue
@@ -317,7 +319,33 @@ def test_a_step_whose_cached_memory_alone_is_too_much_fits_barely(engine: Engine
     outside = known.usable_bytes - known.allocator_limit_bytes
     tight = replace(known, visible_bytes=between + outside, os_share_bytes=0)
     found = verdict(job, answer, tight, recording=recording)
-    assert (found.fits, "barely" in found.sentence) == (True, True)
+    assert (found.fits, found.fits_expandable, "barely" in found.sentence) == (True, False, True)
+
+
+@pytest.mark.parametrize(
+    ("job", "fits", "fits_expandable"),
+    [
+        (
+            TrainingJob(
+                model="gpt2-124m", device="l4", micro_batch=32, sequence_length=1000, checkpointing="sqrt"
+            ),
+            0,
+            1,
+        ),
+        (TrainingJob(model="gpt2-124m", device="l4", micro_batch=8), 1, 0),
+        (TrainingJob(model="gpt2-124m", device="t4", micro_batch=16), 0, 0),
+    ],
+)
+def test_fitting_means_the_same_to_estimate_and_to_fit(
+    job: TrainingJob, fits: bool, fits_expandable: bool
+) -> None:
+    """As it is set: what only expandable segments would save does not fit."""
+    known = device(job.device)
+    found = verdict(job, estimate(job), known, try_levers=False).to_json(known)
+    planned = plans(job, room(job.device)).to_json()
+    keys = ("fits", "fits_with_expandable_segments")
+    assert [found[key] for key in keys] == [planned[key] for key in keys] == [fits, fits_expandable]
+    assert (found["headroom_bytes"] >= 0) == fits
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def verdict_view(
         parts.append(
             f'<p class="tm-lever">{sentence} <button type="button" data-action="apply">Apply</button></p>'
         )
-    elif verdict.fits is False and plan:
+    elif verdict.fits is False and not verdict.fits_expandable and plan:
         parts.append(f'<p class="tm-lever">No single lever makes it fit here. {plan}</p>')
     parts.append(f'<p class="tm-job">{escape(described)}</p>')
     if detail == "exact" and reserved is None and estimate["engine"] == "tape":
