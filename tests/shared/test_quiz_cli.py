@@ -83,6 +83,15 @@ def test_progress_is_kept_in_a_file_of_the_learners_own(answers, capsys, tmp_pat
     assert capsys.readouterr().err.startswith("trainmem quiz: progress: not an object")
 
 
+def test_progress_that_cannot_be_kept_is_refused_before_the_first_question(answers, capsys, tmp_path):
+    answers("skip")
+    file = tmp_path / "nowhere" / "progress.json"
+    assert main(["quiz", "--question", "states.total~7", "--progress", str(file)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"trainmem quiz: progress: {file} cannot be written: no such file or directory\n"
+
+
 def test_a_sheet_has_questions_and_answers(capsys):
     assert main(["quiz", "--sheet", "--seed", "7"]) == 0
     out = capsys.readouterr().out

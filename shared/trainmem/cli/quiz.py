@@ -11,6 +11,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from trainmem.cli.files import write_file
 from trainmem.quiz import (
     EMPTY,
     INTERVIEW_SECONDS,
@@ -110,6 +111,10 @@ def _read(path: Path | None) -> Progress:
         raise ValueError(f"progress: {path.name} is not text in UTF-8") from error
 
 
+def _keep(path: Path, progress: Progress) -> None:
+    write_file("progress", path, json.dumps(progress.to_json()) + "\n")
+
+
 def _judge(args: argparse.Namespace) -> int:
     if args.question is None:
         raise ValueError("answer: needs --question, such as states.total~7")
@@ -129,6 +134,9 @@ def _judge(args: argparse.Namespace) -> int:
 
 
 def _play(questions: Run, progress: Progress, path: Path | None) -> None:
+    if path is not None:
+        # a file that cannot be written is said before the first question, not after the last
+        _keep(path, progress)
     total = len(questions.items)
     print("Answer with a number and a unit, or a letter. skip leaves one out, quit ends.")
     questions.started_at = time.monotonic()
@@ -151,7 +159,7 @@ def _play(questions: Run, progress: Progress, path: Path | None) -> None:
         if attempt is not None:
             progress = progress.with_(attempt)
             if path is not None:
-                path.write_text(json.dumps(progress.to_json()) + "\n", encoding="utf-8")
+                _keep(path, progress)
     if questions.grades:
         print(f"\n{share_text(questions)}")
     if questions.mode == "interview" and questions.current is None:
