@@ -16,7 +16,7 @@ from trainmem.allocator import (
 from trainmem.device import Device, device
 from trainmem.estimate import Engine, NotReplayed, estimate, recording_of
 from trainmem.instant import describe_instant, short_op
-from trainmem.job import TrainingJob
+from trainmem.job import JobError, TrainingJob
 from trainmem.recording import Phase, Recording
 from trainmem.results import band
 from trainmem.units import MIB, format_bytes, format_gib
@@ -125,6 +125,11 @@ def capacity_report(
             f"capacity: {capacity_bytes:,} bytes hold nothing; give a size with its unit, such as 24GiB"
         )
     spec = device(job.device)
+    if not spec.cuda:
+        raise JobError(
+            f"device: {spec.name} has no CUDA, so a job does not run there whatever its size; choose one of "
+            "`trainmem devices`"
+        )
     if engine == "whiteboard":
         return _from_sum(job, capacity_bytes, spec)
     try:

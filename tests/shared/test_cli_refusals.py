@@ -41,6 +41,11 @@ def test_a_file_of_jobs_takes_no_flag_of_one_job(
     assert said.startswith(f"{field} goes with one job")
 
 
+def test_no_capacity_makes_a_device_without_cuda_run_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "estimate", "-m", "gpt2-124m", "-d", "m4-pro", "--capacity", "24GiB")
+    assert said.startswith("device: m4-pro has no CUDA")
+
+
 def test_no_file_is_written_over_another(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     example = ("snapshot", "example:graph", "--html", out)
