@@ -8,6 +8,7 @@ peak, its instant and the buckets that fill it.
 from __future__ import annotations
 
 import gc
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -55,12 +56,13 @@ class Recording:
     """Events in the allocator's stream format, and what each allocation is.
 
     ``events``: a positive number is an allocation of that many requested bytes, numbered 0, 1, 2, ... in order;
-    ``~number`` frees it. ``bucket_of``, ``op_of`` and ``module_of`` are indexed by allocation number.
+    ``~number`` frees it; they stand side by side in memory, as machine code reads them. ``bucket_of``, ``op_of``
+    and ``module_of`` are indexed by allocation number.
     ``stream_of`` names the stream of allocations that are not on the default one.
     ``empty_cache_before`` are the events before which the program gives idle segments back to the device.
     """
 
-    events: list[int] = field(default_factory=list)
+    events: array[int] = field(default_factory=lambda: array("q"))
     bucket_of: list[int] = field(default_factory=list)
     op_of: list[str] = field(default_factory=list)
     module_of: list[str] = field(default_factory=list)

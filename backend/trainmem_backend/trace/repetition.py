@@ -64,7 +64,7 @@ def append_copy(
         if not survivors.get(signature):
             return False
         copies.append(~survivors[signature].pop(0))
-    recording.events += copies
+    recording.events.extend(copies)
     for values in (recording.bucket_of, recording.op_of, recording.module_of):
         values += values[start.allocation : end.allocation]  # type: ignore[operator]
     for number in range(start.allocation, end.allocation):

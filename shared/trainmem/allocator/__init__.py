@@ -7,6 +7,7 @@ time.
 from trainmem.allocator.addresses import DeviceAddresses, RisingAddresses, SegmentPlacement
 from trainmem.allocator.caching import CachingAllocator
 from trainmem.allocator.capacity import CapacityAnswer, CapacityVerdict, check_capacity
+from trainmem.allocator.compiled import Stretch, first_freed
 from trainmem.allocator.export import Frame, Region, write_snapshot
 from trainmem.allocator.memory import Block, MappedRange, Segment
 from trainmem.allocator.oom import AllocatorOutOfMemoryError, OutOfMemory
@@ -30,7 +31,9 @@ __all__ = [
     "RisingAddresses",
     "Segment",
     "SegmentPlacement",
+    "Stretch",
     "check_capacity",
+    "first_freed",
     "replay",
     "stream_allocator",
     "write_snapshot",

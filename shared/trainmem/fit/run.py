@@ -73,7 +73,7 @@ def _steady_peak(machine: _Machine, stages: Iterator[Recording]) -> int | None:
         if not machine.play(recording, end):
             return None
         passed.append((state, machine.highest_bytes))
-    step, count = array("q", recording.events[start:]), machine.allocations - first
+    step, count = recording.events[start:], machine.allocations - first
     freed = first_freed(step)
     if freed is not None and freed < first:
         return machine.highest_bytes if machine.play(next(stages)) else None
@@ -150,7 +150,7 @@ def _loaded_piece_by_piece(recording: Recording) -> Recording:
     steps = next(mark.event for mark in recording.marks if mark.step > 0)
     freed = {~event for event in recording.events[:steps] if event < 0}
     numbers: dict[int, int] = {}
-    events: list[int] = []
+    events = array("q")
     number = 0
     for event in recording.events:
         if event > 0:

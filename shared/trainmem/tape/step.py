@@ -9,6 +9,7 @@ from functools import lru_cache
 from itertools import count
 from math import prod
 
+from trainmem.allocator import Stretch
 from trainmem.buckets import BUCKETS
 from trainmem.job import Lora, TrainingJob
 from trainmem.model import Architecture
@@ -56,8 +57,8 @@ class _Template:
     names: list[str]
     streams: dict[int, int]
     place: list[int]
-    placed: dict[tuple[int, ...], list[tuple[int, int]]] = field(default_factory=dict)
-    """``code`` with places for ranks, by the parts that stand in the slots."""
+    placed: dict[tuple[int | None, ...], Stretch] = field(default_factory=dict)
+    """``code`` with places for ranks, by the parts that stand in the slots; nothing is freed where there is None."""
 
 
 @lru_cache(maxsize=64)
@@ -156,16 +157,16 @@ class _Layout:
         start = len(recording.bucket_of)
         self._laid[direction, real] = start, number
         homes = [self._homes(block, real, last, *home) for home in template.homes]
-        if all(len(home) == 1 for home in homes):
-            bases = [home[0][0] for home in homes]
-            code = self._placed(template, tuple([home[0][1] for home in homes]))
-            recording.events += [value if slot < 0 else ~(bases[slot] + value) for value, slot in code]
+        if all(len(home) <= 1 for home in homes):
+            parts = tuple([home[0][1] if home else None for home in homes])
+            bases = [home[0][0] if home else 0 for home in homes]
+            self._placed(template, parts).lay(recording.events, bases)
         else:
             for value, slot in template.code:
                 if slot < 0:
                     recording.events.append(value)
                 else:
-                    recording.events += [~(base + self._place(at)[value]) for base, at in homes[slot]]
+                    recording.events.extend([~(base + self._place(at)[value]) for base, at in homes[slot]])
         recording.bucket_of += template.buckets
         recording.op_of += template.names
         recording.stream_of.update({start + place: stream for place, stream in template.streams.items()})
@@ -187,12 +188,15 @@ class _Layout:
             return [self._laid[direction, each] for each in self._real(home)] if last else []
         return [self._laid[direction, real + home - block]]
 
-    def _placed(self, template: _Template, parts: tuple[int, ...]) -> list[tuple[int, int]]:
+    def _placed(self, template: _Template, parts: tuple[int | None, ...]) -> Stretch:
         if parts not in template.placed:
-            places = [self._place(number) for number in parts]
-            template.placed[parts] = [
-                (value, slot) if slot < 0 else (places[slot][value], slot) for value, slot in template.code
-            ]
+            places = [None if number is None else self._place(number) for number in parts]
+            code: list[tuple[int, int]] = []
+            for value, slot in template.code:
+                place = [value] if slot < 0 else places[slot]
+                if place is not None:
+                    code.append((value if slot < 0 else place[value], slot))
+            template.placed[parts] = Stretch(code)
         return template.placed[parts]
 
     def _place(self, part: int) -> list[int]:
