@@ -225,8 +225,13 @@ def test_a_trial_survives_the_pipe_and_carries_its_config():
     assert one.with_(job=one.job.with_(micro_batch=2)).key != one.key
 
 
-def test_every_suite_is_a_list_of_distinct_trials_with_known_models():
-    trials = trials_of(["all"])
+@pytest.fixture(scope="module")
+def trials():
+    """Of all suites: random ones take seconds to draw."""
+    return trials_of(["all"])
+
+
+def test_every_suite_is_a_list_of_distinct_trials_with_known_models(trials):
     assert len({trial.key for trial in trials}) == len(trials)
     assert {trial.suite for trial in trials} == set(SUITES)
     assert 6 <= len(SUITES["verify"]()) <= 10
@@ -234,8 +239,8 @@ def test_every_suite_is_a_list_of_distinct_trials_with_known_models():
         trials_of(["lessons"])
 
 
-def test_random_jobs_reach_every_lever_of_one_rank_and_every_family():
-    jobs = [trial.job for trial in SUITES["random-wide"]()]
+def test_random_jobs_reach_every_lever_of_one_rank_and_every_family(trials):
+    jobs = [trial.job for trial in trials if trial.suite == "random-wide"]
     for lever, values in LEVERS.items():
         assert {getattr(job, lever) for job in jobs} == set(values), lever
     assert {job.config["model_type"] for job in jobs} == set(FAMILIES)

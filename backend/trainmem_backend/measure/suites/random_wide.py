@@ -22,7 +22,7 @@ from trainmem_backend.measure.trial import Trial
 
 __all__ = ["trials"]
 
-_JOBS = 96
+_JOBS = 192
 
 _TARGETS: dict[str, tuple[str, ...]] = {
     "gpt2": ("c_attn", "c_proj", "c_fc"),
