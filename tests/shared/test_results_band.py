@@ -69,6 +69,6 @@ def test_a_verdict_of_a_sum_says_which_error_it_goes_by():
 
 
 def test_a_sum_with_room_for_its_worst_error_probably_fits():
-    assert sum_answer(46 * GIB, 78 * GIB, JOB) == "probably_fits"
+    assert sum_answer(36 * GIB, 78 * GIB, JOB) == "probably_fits"
     assert sum_answer(70 * GIB, 78 * GIB, JOB) == "unsure"
     assert sum_answer(120 * GIB, 78 * GIB, JOB) == "probably_out_of_memory"
