@@ -33,7 +33,7 @@ class Verdict:
     fits_expandable: bool = False
     cheapest_lever: tuple[str, TrainingJob] | None = None
     note: str | None = None
-    """What the sentence rests on, where that is less than a replay, and what a frozen base is held in."""
+    """What the sentence rests on where that is no plain comparison, and what a frozen base is held in."""
 
     def to_json(self, device: Device) -> dict[str, Any]:
         """For the command line, beside the estimate."""
@@ -132,15 +132,20 @@ def _without_cuda(device: Device) -> Verdict:
 def _barely(squeezed: str | None, need_bytes: int, device: Device) -> Verdict | None:
     """Of a job whose tensors fit, but not its cached memory; None where it does not run either way."""
     name = _named(device.title)
+    note = (
+        f"{format_gib(need_bytes)} reserved is what the allocator holds by default where it has room; here it may hold "
+        f"{format_gib(device.allocator_limit_bytes)}."
+    )
     if squeezed == "fits":
         how = "the allocator has to give idle memory back and ask again, which costs time"
-        return Verdict(fits=True, headroom_bytes=0, sentence=f"Fits on {name}, barely: {how}.")
+        return Verdict(fits=True, headroom_bytes=0, sentence=f"Fits on {name}, barely: {how}.", note=note)
     if squeezed == "fits_with_expandable_segments":
         return Verdict(
             fits=False,
             fits_expandable=True,
             headroom_bytes=device.allocator_limit_bytes - need_bytes,
             sentence=f"Does not fit on {name} as it is, but does with {TURN_ON_EXPANDABLE_SEGMENTS}.",
+            note=note,
         )
     return None
 

@@ -161,17 +161,29 @@ def test_configurations_are_told_apart():
     assert titles == [
         "as set",
         "with checkpointing",
+        "with checkpointing, fused loss",
         "with AdamW 8-bit",
-        "with both",
+        "with AdamW 8-bit, checkpointing",
+        "in pure bf16, checkpointing",
         "LoRA in bf16, checkpointing",
+        "LoRA in bf16, checkpointing, fused loss",
         "QLoRA in bf16, checkpointing",
+        "QLoRA in bf16, checkpointing, fused loss",
     ]
     done = SMALL.with_(checkpointing="full", optimizer="adamw8bit")
     assert [found.title for found in configurations(done)] == [
         "as set",
+        "with checkpointing, fused loss",
+        "in pure bf16, checkpointing",
         "LoRA in bf16, checkpointing",
+        "LoRA in bf16, checkpointing, fused loss",
         "QLoRA in bf16, checkpointing",
+        "QLoRA in bf16, checkpointing, fused loss",
     ]
+    narrow = [found.title for found in configurations(SMALL.with_(precision="bf16"))]
+    assert "in pure bf16, checkpointing" not in narrow
+    classes = TrainingJob(model="bert-base", task="sequence_classification")
+    assert not any("fused" in found.title or "LoRA" in found.title for found in configurations(classes))
     jobs = [found.job for found in configurations(SMALL.with_(lora=Lora(rank=8), precision="bf16"))]
     assert len(jobs) == len(set(jobs))
     assert all(job.lora == Lora(rank=8) for job in jobs)
@@ -179,6 +191,16 @@ def test_configurations_are_told_apart():
     bases = {found.title: found.job.base_quantization for found in configurations(packed)}
     assert bases["LoRA in bf16, checkpointing"] == "none"
     assert bases["QLoRA in bf16, checkpointing"] == "nf4"
+
+
+def test_the_fused_loss_takes_longer_sequences_where_logits_are_the_limit():
+    job = TrainingJob(model="qwen2.5-7b", sequence_length=1024, lora=Lora(), device="rtx-4090")
+    longest = {
+        found.title: longest_sequence(found.job, room("rtx-4090"), "fast").value
+        for found in configurations(job)
+    }
+    for title in ("LoRA in bf16, checkpointing", "QLoRA in bf16, checkpointing"):
+        assert longest[f"{title}, fused loss"] > 2 * longest[title]
 
 
 def test_a_method_knows_its_jobs():

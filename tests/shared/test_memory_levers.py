@@ -146,3 +146,14 @@ def test_a_sum_s_note_keeps_its_error_beside_the_base_s():
     note = verdict(ADAPTERS, estimate(ADAPTERS, "whiteboard"), device("b200")).note
     assert note.startswith("No step was replayed, so this allows")
     assert "The frozen base is held in fp32" in note
+
+
+def test_what_is_reserved_beyond_the_device_is_explained():
+    job = QLORA.with_(checkpointing="full", sequence_length=8192)
+    answer, on = estimate(job), device("rtx-4090")
+    assert answer.peak_allocated_bytes <= on.allocator_limit_bytes < answer.peak_reserved_bytes
+    held, may = format_gib(answer.peak_reserved_bytes), format_gib(on.allocator_limit_bytes)
+    said = (
+        f"{held} reserved is what the allocator holds by default where it has room; here it may hold {may}."
+    )
+    assert verdict(job, answer, on).note.startswith(said)

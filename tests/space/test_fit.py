@@ -197,11 +197,12 @@ def test_a_job_that_nothing_mends_says_so():
 
 
 def test_the_rest_of_a_job():
-    html = limits_view(limits_of(LESSON, room("h200"), "fast"), "fast")
-    assert html.count("<tr><th scope") == 6
+    html = limits_view(LESSON, limits_of(LESSON, room("h200"), "fast"), "fast")
+    assert html.count("<tr><th scope") == 10
+    assert f"longest sequence<br>at micro batch {LESSON.micro_batch}<" in html
     assert "all it takes" in html
     assert "measured 29" in html
-    assert "not even 1" in limits_view(limits_of(LESSON, room("l4", "2GiB"), "fast"), "fast")
+    assert "not even 1" in limits_view(LESSON, limits_of(LESSON, room("l4", "2GiB"), "fast"), "fast")
     floor = floor_view(step_floor(LESSON), None, "a card")
     assert "of arithmetic at the data sheet's rate" in floor
     assert "s to move the optimizer" in floor

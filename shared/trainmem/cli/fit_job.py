@@ -11,11 +11,13 @@ from trainmem.fit.plan import EXPANDABLE
 from trainmem.fit.report import JobFit
 from trainmem.fit.room import Room
 from trainmem.fit.words import (
+    BY_DEFAULT,
     BY_SUM,
     FAST,
     ORDER,
     TIGHT,
     fraction_sentence,
+    limit_titles,
     mathematics_in_words,
     offer_in_words,
     offer_needs,
@@ -105,9 +107,9 @@ def _described(job: TrainingJob) -> str:
 
 def _limits(found: JobFit) -> None:
     by_sum = found.plans.engine == "whiteboard"
-    doubt = f" ({BY_SUM[0].lower()}{BY_SUM[1:]})" if by_sum else ""
+    doubt = f" ({BY_SUM[0].lower()}{BY_SUM[1:]})" if by_sum else f", the allocator {BY_DEFAULT}"
     print(f"how far it goes, everything else as it is{doubt}:")
-    rows = [("configuration", "largest micro batch", "longest sequence")]
+    rows = [("configuration", *limit_titles(found.plans.job))]
     for limits in found.limits:
         rows.append((limits.title, _limit(limits.micro_batch), _limit(limits.sequence_length)))
     print_table(rows)

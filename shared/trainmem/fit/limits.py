@@ -11,6 +11,7 @@ from trainmem.fit.outcome import answer, fits, held_alone, limit_of, needs_at_le
 from trainmem.fit.room import Room
 from trainmem.fit.search import largest_from, largest_within
 from trainmem.job import Lora, TrainingJob
+from trainmem.levers import ALL_LEVERS
 from trainmem.model import resolve
 from trainmem.recording import without_collections
 
@@ -20,6 +21,7 @@ Lever = Literal["micro_batch", "sequence_length"]
 
 _MOST: dict[Lever, int] = {"micro_batch": 1 << 16, "sequence_length": 1 << 22}
 _TOKENS_AT_ONCE = 1 << 31
+_IN_SIXTEEN_BIT = next(lever for lever in ALL_LEVERS if lever.key == "precision")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,37 +69,42 @@ class Configuration:
 
 
 def configurations(job: TrainingJob) -> tuple[Configuration, ...]:
-    """The job as set, with checkpointing, with 8-bit AdamW, with both, with LoRA and with QLoRA; each once.
+    """The job as set and with what its limits are usually asked for, one lever more at a time; each once.
 
-    Adapters are taken in pure bf16, whose frozen base has 16 bit; the titles say so.
+    Full training in pure bf16 rounds stochastically, as the plan's lever does. Adapters are taken in pure bf16, whose
+    frozen base has 16 bit; the titles say so. The fused loss stands beside checkpointing, without which logits are no
+    limit.
     """
-    with_8bit = {"optimizer": "adamw8bit"} if job.lora is None else {}
-    wanted: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("as set", {}),
-        ("with checkpointing", {"checkpointing": "full"}),
-        ("with AdamW 8-bit", with_8bit),
-        ("with both", {"checkpointing": "full", **with_8bit}),
-    )
-    found = {job.with_(**changes): title for title, changes in reversed(wanted)}
+    full: dict[str, Any] = {"checkpointing": "full"}
+    fused: dict[str, Any] = full | {"loss": "liger_fused"}
+    wanted: list[tuple[str, dict[str, Any]]] = [("as set", {}), ("with checkpointing", full)]
     if job.task == "causal_lm":
-        adapters = job.with_(
-            checkpointing="full",
-            precision="bf16",
-            optimizer="adamw",
-            lora=job.lora or Lora(),
-            base_quantization="none",
-        )
-        packed = adapters.with_(base_quantization="nf4")
-        for title, changed in (
-            ("LoRA in bf16, checkpointing", adapters),
-            ("QLoRA in bf16, checkpointing", packed),
-        ):
-            found.setdefault(changed, title)
-    order = {title: at for at, (title, _) in enumerate(wanted)}
-    return tuple(
-        Configuration(title=title, job=changed)
-        for changed, title in sorted(found.items(), key=lambda item: order.get(item[1], len(order)))
-    )
+        wanted.append(("with checkpointing, fused loss", fused))
+    if job.lora is None:
+        wanted += [
+            ("with AdamW 8-bit", {"optimizer": "adamw8bit"}),
+            ("with AdamW 8-bit, checkpointing", full | {"optimizer": "adamw8bit"}),
+        ]
+        if narrow := _IN_SIXTEEN_BIT.pull(job):
+            wanted.append(("in pure bf16, checkpointing", full | {"precision": narrow.precision}))
+    if job.task == "causal_lm":
+        adapters = {
+            "precision": "bf16",
+            "optimizer": "adamw",
+            "lora": job.lora or Lora(),
+            "base_quantization": "none",
+        }
+        packed = adapters | {"base_quantization": "nf4"}
+        wanted += [
+            ("LoRA in bf16, checkpointing", full | adapters),
+            ("LoRA in bf16, checkpointing, fused loss", fused | adapters),
+            ("QLoRA in bf16, checkpointing", full | packed),
+            ("QLoRA in bf16, checkpointing, fused loss", fused | packed),
+        ]
+    found: dict[TrainingJob, str] = {}
+    for title, changes in wanted:
+        found.setdefault(job.with_(**changes), title)
+    return tuple(Configuration(title=title, job=changed) for changed, title in found.items())
 
 
 def largest_micro_batch(job: TrainingJob, room: Room, detail: Detail = "exact") -> Limit:

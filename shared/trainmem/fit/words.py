@@ -11,12 +11,14 @@ from trainmem.fit.frontier import MethodFit, WhatFits
 from trainmem.fit.methods import Kind
 from trainmem.fit.plan import EXPANDABLE, Plan, Plans
 from trainmem.fit.rent import Offer, RentOrOwn
+from trainmem.job import TrainingJob
 from trainmem.levers import Mathematics
 from trainmem.results import band
 from trainmem.units import GIB, format_gib
 from trainmem.whiteboard import LessonLimit
 
 __all__ = [
+    "BY_DEFAULT",
     "BY_SUM",
     "CHECKING",
     "FAST",
@@ -27,6 +29,7 @@ __all__ = [
     "billions",
     "fraction_sentence",
     "in_short",
+    "limit_titles",
     "mathematics_in_words",
     "offer_in_words",
     "offer_needs",
@@ -61,6 +64,9 @@ TIGHT = (
     f"at every step it happens; with {EXPANDABLE} it need not"
 )
 """What "tight" means."""
+
+BY_DEFAULT = "at its default settings, so without expandable segments"
+"""How the allocator was replayed for limits."""
 
 THUMB = (
     "The rule of thumb, for comparison: the memory over the bytes that weights, gradients and optimizer state take a "
@@ -153,6 +159,14 @@ def _by_a_sum(found: Plans) -> str:
     return (
         f"{said} {found.room.place}: the whiteboard's sum is {format_gib(need)} of {format_gib(limit)}. {WORST}: "
         f"{band(need, found.job).sentence}"
+    )
+
+
+def limit_titles(job: TrainingJob) -> tuple[str, str]:
+    """What each of the two limits of ``job`` is, and which setting of the other lever it holds for."""
+    return (
+        f"largest micro batch at {job.sequence_length:,} tokens",
+        f"longest sequence at micro batch {job.micro_batch:,}",
     )
 
 

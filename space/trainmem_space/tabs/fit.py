@@ -225,5 +225,7 @@ def _job(at: Room, job: TrainingJob, detail: Detail) -> str:
     if detail == "exact":
         deep = resolve(job).architecture.layers > _LIMITS_REPLAYED_TO_LAYERS
         how: Detail = "fast" if deep else "exact"
-        parts.insert(1, limits_view(limits_of(job, at, how), "sum" if found.engine == "whiteboard" else how))
+        parts.insert(
+            1, limits_view(job, limits_of(job, at, how), "sum" if found.engine == "whiteboard" else how)
+        )
     return "".join(parts)

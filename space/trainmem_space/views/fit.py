@@ -147,7 +147,8 @@ def _example(page: WhatFits) -> str:
     rule = next(limit for limit in page.lesson if limit.method == "full")
     return (
         f"<p>The rule of thumb says {escape(rule.answer)} by full fine-tuning. What {escape(EXAMPLE)} really needs, "
-        "at the same batch and length, depends on the recipe:</p>"
+        f"at the same batch and length, depends on the recipe. It is always {escape(EXAMPLE)}: a "
+        "7B as the rule means it, most of whose recipes were measured:</p>"
         '<table class="tm-table tm-fit-table"><thead><tr><th></th><td>predicted</td>'
         f"<td>measured{on}</td><td>answer</td></tr></thead><tbody>{''.join(rows)}</tbody></table>"
     )

@@ -9,11 +9,13 @@ from trainmem.fit import Fraction, Limit, Offer, Plan, Plans, RentOrOwn, StepFlo
 from trainmem.fit.plan import EXPANDABLE
 from trainmem.fit.report import ConfigurationLimits
 from trainmem.fit.words import (
+    BY_DEFAULT,
     BY_SUM,
     CHECKING,
     ORDER,
     TIGHT,
     fraction_sentence,
+    limit_titles,
     mathematics_in_words,
     offer_in_words,
     offer_needs,
@@ -46,9 +48,17 @@ def plans_view(found: Plans, described: str, detail: str, *, is_checking: bool =
         would = f"<p>It would with {EXPANDABLE}, which costs nothing.</p>" if found.expandable else ""
         said += f"{would}{_list(found, is_checking)}"
     return (
-        f'<section class="tm-fit-job" data-detail="{detail}"><h2>The plan</h2>'
-        f'<p class="tm-lead">The Calculator\'s job: {escape(described)}.</p>{said}</section>'
+        f'<section class="tm-fit-job" data-detail="{detail}"><h2>The plan for {escape(_which(found.job))}</h2>'
+        f'<p class="tm-lead">From here on it is about the Calculator\'s job: {escape(described)}. Of the controls '
+        f"above, only the device and the budget change it.</p>{said}</section>"
     )
+
+
+def _which(job: TrainingJob) -> str:
+    """A job by what the page's own controls set for everything above it: a name, batch x length, checkpointing."""
+    name = job.model or str((job.config or {}).get("model_type", "the pasted config"))
+    checkpointed = "no checkpointing" if job.checkpointing == "none" else f"{job.checkpointing} checkpointing"
+    return f"{name}, {job.micro_batch:,} × {job.sequence_length:,} tokens, {checkpointed}"
 
 
 def _checking(is_checking: bool) -> str:
@@ -111,8 +121,8 @@ def _capital(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}"
 
 
-def limits_view(found: Sequence[ConfigurationLimits], detail: str) -> str:
-    """The largest micro batch and the longest sequence of each configuration.
+def limits_view(job: TrainingJob, found: Sequence[ConfigurationLimits], detail: str) -> str:
+    """The largest micro batch and the longest sequence of each configuration of ``job``.
 
     ``detail`` "sum": of a model that the tape does not know.
     """
@@ -121,16 +131,17 @@ def limits_view(found: Sequence[ConfigurationLimits], detail: str) -> str:
         f"<td>{_limit(limits.sequence_length)}</td></tr>"
         for limits in found
     )
+    titles = "".join(f"<td>{escape(title).replace(' at ', '<br>at ')}</td>" for title in limit_titles(job))
     tight = any(part.tight for limits in found for part in (limits.micro_batch, limits.sequence_length))
     note = {
         "fast": "An upper bound: the allocator's reserved memory is left out. `trainmem fit` replays it.",
-        "exact": "One more does not fit, replayed through the allocator.",
+        "exact": f"One more does not fit, replayed through the allocator {BY_DEFAULT}.",
         "sum": f"{BY_SUM}.",
     }[detail]
     return (
         f'<h2>How far it goes</h2><p class="tm-note">{escape(note)}{f" Tight: {_TIGHT}." if tight else ""}</p>'
-        '<table class="tm-table tm-fit-table"><thead><tr><th></th><td>largest micro batch</td><td>longest sequence'
-        f"</td></tr></thead><tbody>{rows}</tbody></table>"
+        '<table class="tm-table tm-fit-table"><thead><tr><th></th>'
+        f"{titles}</tr></thead><tbody>{rows}</tbody></table>"
     )
 
 
