@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from dataclasses import dataclass
 
 from trainmem.buckets import BUCKETS, Bucket
@@ -29,8 +30,18 @@ class Contributor:
     modules: int = 1
 
 
-def contributors(recording: Recording, result: Counters, event: int, most: int = 10) -> list[Contributor]:
-    """The ``most`` largest after event number ``event``, whole blocks as the counters count them."""
+def contributors(
+    recording: Recording,
+    result: Counters,
+    event: int,
+    most: int = 10,
+    *,
+    among: Container[int] | None = None,
+) -> list[Contributor]:
+    """The ``most`` largest after event number ``event``, whole blocks as the counters count them.
+
+    ``among``: of these allocations alone.
+    """
     live: dict[int, int] = {}
     number = 0
     for value in recording.events[: event + 1]:
@@ -42,6 +53,8 @@ def contributors(recording: Recording, result: Counters, event: int, most: int =
     totals: dict[tuple[str, str, int], int] = {}
     modules: dict[tuple[str, str, int], set[str]] = {}
     for allocation, size in live.items():
+        if among is not None and allocation not in among:
+            continue
         module = recording.module_of[allocation]
         key = (
             _NUMBER.sub("*", module),

@@ -14,6 +14,7 @@ from trainmem.cli.jobs import add_job_arguments, given_flags, job_from_arguments
 from trainmem.contributors import contributors
 from trainmem.device import device
 from trainmem.extras import require_backend
+from trainmem.held_over import held_over_note
 from trainmem.instant import describe_instant
 from trainmem.job import TrainingJob
 from trainmem.recording import Counters, Recording, counters, most_reserved, read_step
@@ -70,6 +71,9 @@ def run(args: argparse.Namespace) -> int:
     seconds = {"imports": round(imported - began, 2), "trace": round(time.perf_counter() - imported, 2)}
     result = counters(recording)
     steps = max(mark.step for mark in recording.marks if mark.phase == "optimizer")
+    held_over = held_over_note(recording, result, steps)
+    if held_over is not None:
+        recording.notes.append(held_over)
     found = None
     if job is not None or args.device:
         found = verdict_of_recording(
