@@ -94,6 +94,13 @@ def test_experts_without_adapters_are_said() -> None:
     assert resolve(TrainingJob(model="mixtral-8x7b", lora=Lora())).warnings == ()
 
 
+def test_a_model_deeper_than_any_is_refused() -> None:
+    config = {"model_type": "llama", "num_hidden_layers": 1000, "hidden_size": 64, "num_attention_heads": 4}
+    assert resolve(TrainingJob(config=config)).architecture.layers == 1000
+    with pytest.raises(JobError, match=r"num_hidden_layers: 1001 is not a whole number from 1 to 1,000"):
+        resolve(TrainingJob(config={**config, "num_hidden_layers": 1001}))
+
+
 def test_equal_jobs_share_one_result() -> None:
     config = dict(find("qwen3-8b").config)
     shuffled = dict(reversed(config.items()))

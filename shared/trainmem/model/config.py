@@ -10,7 +10,10 @@ from trainmem.job import JobError, _count, _shown
 __all__ = ["ConfigReader", "UnknownFamily"]
 
 _MAX_WIDTH = 1 << 24
-_MAX_LAYERS = 10_000
+_MAX_LAYERS = 1_000
+"""Of the deepest Transformer published, DeepNet (arXiv 2203.00555). Replaying ten times as many takes a minute and
+gigabytes."""
+
 _MAX_EXPERTS = 65_536
 _MAX_VOCABULARY = 1 << 27
 _MAX_POSITIONS = 1 << 31
