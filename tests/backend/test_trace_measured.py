@@ -31,7 +31,7 @@ ROWS = {
     "6008043cea55": "modernbert-base",
     "fa8675fbd0da": "llama3.2-1b, bf16_stochastic",
     "7240c30098cc": "llama3.2-1b, bf16_kahan",
-    "ad694735c592": "llama3.2-1b, bf16_master",
+    "7ae9aca736bb": "llama3.2-1b, bf16_master",
     "72708570ec6f": "llama3.2-1b, amp_fp16",
     "9e8213940df9": "llama3.2-1b, zero_grad to zeros",
     "a0d04b957aba": "llama3.2-1b, eager",
@@ -39,7 +39,7 @@ ROWS = {
     "995507205184": "llama3.2-1b, adafactor",
     "28d97bade57c": "llama3.2-1b, liger_fused",
     "83e768f8ef3f": "llama3.2-1b, adapters of two projections",
-    "7aa9f68c57cc": "llama3.2-1b, adapters on nf4",
+    "ba5fc46ee500": "llama3.2-1b, adapters on nf4",
     "55ac43767017": "llama3.2-1b, fsdp2",
 }
 ALLOCATED, RESERVED = 0.005, 0.04
