@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from trainmem.tape import ops
-from trainmem.tape.core import Gradients, Tape, Tensor
+from trainmem.tape.core import Tape
 from trainmem.tape.model import Model
+from trainmem.tape.tensor import Gradients, Tensor
 
 __all__ = ["ACTIVATIONS", "activation"]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from trainmem.tape import kernels, ops
-from trainmem.tape.core import Gradients, Shape, Tape, Tensor
+from trainmem.tape.core import Tape
+from trainmem.tape.tensor import Gradients, Shape, Tensor
 
 __all__ = ["base_linear", "lora_linear"]
 

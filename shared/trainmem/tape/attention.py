@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from trainmem.tape import efficient, flash, kernels, ops
-from trainmem.tape.core import BackwardFn, Gradients, Shape, Tape, Tensor
+from trainmem.tape.core import Tape
+from trainmem.tape.tensor import BackwardFn, Gradients, Shape, Tensor
 
 __all__ = ["Kernel", "scaled_dot_product"]
 

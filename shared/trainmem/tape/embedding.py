@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmem.tape import kernels
-from trainmem.tape.core import Gradients, Shape, Tape, Tensor
+from trainmem.tape.core import Tape
+from trainmem.tape.tensor import Gradients, Shape, Tensor
 
 __all__ = ["embedding"]
 

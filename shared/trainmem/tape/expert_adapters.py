@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainmem.tape import ops
-from trainmem.tape.core import Gradients, Tape, Tensor
+from trainmem.tape.core import Tape
 from trainmem.tape.model import Block
+from trainmem.tape.tensor import Gradients, Tensor
 
 __all__ = ["ExpertWeights", "RouterWeight"]
 

@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 from trainmem.tape import ops, routing, sorting
 from trainmem.tape.activations import activation
-from trainmem.tape.core import Tape, Tensor
+from trainmem.tape.core import Tape
 from trainmem.tape.expert_adapters import ExpertWeights
 from trainmem.tape.model import Block, Model
+from trainmem.tape.tensor import Tensor
 
 __all__ = ["CHOICES", "PAIRS", "apply_gate", "grouped_experts"]
 

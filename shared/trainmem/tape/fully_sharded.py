@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from trainmem.tape import kernels
-from trainmem.tape.core import BUCKET, Gradients, Tape, Tensor
+from trainmem.tape.core import Tape
+from trainmem.tape.tensor import BUCKET, Gradients, Tensor
 
 __all__ = ["GATHER_STREAM", "REDUCE_STREAM", "ShardedGroup", "Sharding", "before", "managed_order"]
 

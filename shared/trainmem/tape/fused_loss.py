@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmem.tape import kernels
-from trainmem.tape.core import Gradients, Tape, Tensor
+from trainmem.tape.core import Tape
+from trainmem.tape.tensor import Gradients, Tensor
 
 __all__ = ["fused_linear_cross_entropy"]
 

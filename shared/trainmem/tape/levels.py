@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
-from trainmem.tape.core import LOADED_KEYS
+from trainmem.tape.ledger import LOADED_KEYS
 from trainmem.tape.program import Part, Program, in_order
 from trainmem.tape.stand_ins import StandIns
 from trainmem.tape.step import size_in_bytes

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trainmem.tape import kernels
-from trainmem.tape.core import Shape, Tape, Tensor
+from trainmem.tape.core import Tape
 from trainmem.tape.model import Model
+from trainmem.tape.tensor import Shape, Tensor
 
 __all__ = [
     "causal_mask",

@@ -8,8 +8,9 @@ from typing import Any
 from trainmem.tape import ops
 from trainmem.tape.adapters import base_linear, lora_linear
 from trainmem.tape.attention import Kernel
-from trainmem.tape.core import Tape, Tensor
+from trainmem.tape.core import Tape
 from trainmem.tape.fully_sharded import ShardedGroup, Sharding, managed_order
+from trainmem.tape.tensor import Tensor
 
 __all__ = ["Block", "Model", "Structure"]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from trainmem.tape import ops
-from trainmem.tape.core import Tape, Tensor
+from trainmem.tape.core import Tape
 from trainmem.tape.model import Block
+from trainmem.tape.tensor import Tensor
 
 __all__ = ["centered_rms_norm", "wide_rms_norm"]
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmem.tape import kernels
-from trainmem.tape.core import Gradients, Pending, Shape, Tape, Tensor
+from trainmem.tape.core import Tape
 from trainmem.tape.embedding import embedding
+from trainmem.tape.tensor import Gradients, Pending, Shape, Tensor
 
 __all__ = [
     "add",

@@ -12,12 +12,14 @@ from functools import lru_cache, partial
 from typing import TypeAlias
 
 from trainmem.tape import ops
-from trainmem.tape.core import SizeSpec, Tape, Tensor
+from trainmem.tape.core import Tape
+from trainmem.tape.engine import run_backward
 from trainmem.tape.families import FORWARD
 from trainmem.tape.fully_sharded import before
 from trainmem.tape.loss_scaling import scale_and_growth
 from trainmem.tape.model import Model, Structure
 from trainmem.tape.stand_ins import StandIns
+from trainmem.tape.tensor import SizeSpec, Tensor
 
 __all__ = ["Part", "PartLabel", "Program", "compiled", "in_order"]
 
@@ -129,7 +131,7 @@ def compiled(structure: Structure) -> Program:
     else:
         held = None
     gradient = tape.alloc((), loss.itemsize, "gradient of the loss")
-    tape.backward(loss, gradient)
+    run_backward(tape, loss, gradient)
     if tape.block != -1:
         # what the graph held dies outside the blocks, so that it dies of every block that one stands for
         tape.block = -1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from trainmem.tape import ops
-from trainmem.tape.core import Tape, Tensor
+from trainmem.tape.core import Tape
+from trainmem.tape.tensor import Tensor
 
 __all__ = [
     "KEY",

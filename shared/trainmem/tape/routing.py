@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trainmem.tape import sorting
-from trainmem.tape.core import Gradients, Pending, Shape, Tape, Tensor
+from trainmem.tape.core import Tape
 from trainmem.tape.ops import matrix_workspace
+from trainmem.tape.tensor import Gradients, Pending, Shape, Tensor
 
 __all__ = [
     "add_in_place",

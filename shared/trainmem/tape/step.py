@@ -15,14 +15,15 @@ from trainmem.job import Lora, TrainingJob
 from trainmem.model import Architecture
 from trainmem.recording import Recording
 from trainmem.tape.claims import fully_sharded, has_masters
-from trainmem.tape.core import LOADED_KEYS, SizeSpec
 from trainmem.tape.dims import dimensions
+from trainmem.tape.ledger import LOADED_KEYS
 from trainmem.tape.loading import Loaded, load, trainables
 from trainmem.tape.loss_scaling import unscaled
 from trainmem.tape.optimizers import Trainable, optimizer_step, rounding_of
 from trainmem.tape.program import Part, PartLabel, Program, compiled, in_order
 from trainmem.tape.stand_ins import StandIns
 from trainmem.tape.structure import standing, structure_of, unit_size, weight_itemsize
+from trainmem.tape.tensor import SizeSpec
 
 __all__ = ["record", "record_by_step", "size_in_bytes", "updated"]
 

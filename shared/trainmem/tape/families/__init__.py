@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainmem.tape.core import Tensor
 from trainmem.tape.families import (
     bert,
     gemma2,
@@ -23,6 +22,7 @@ from trainmem.tape.families import (
     qwen3_moe,
 )
 from trainmem.tape.model import Model
+from trainmem.tape.tensor import Tensor
 
 __all__ = ["FORWARD"]
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from trainmem.tape import ops
 from trainmem.tape.attention import scaled_dot_product
-from trainmem.tape.core import Gradients, Tape, Tensor
+from trainmem.tape.core import Tape
 from trainmem.tape.fully_sharded import before
 from trainmem.tape.fused_loss import fused_linear_cross_entropy
 from trainmem.tape.masks import causal_mask, sliding_causal_mask
 from trainmem.tape.model import Block, Model
+from trainmem.tape.tensor import Gradients, Tensor
 
 __all__ = [
     "HIDDEN",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmem.tape import ops, sorting
-from trainmem.tape.core import Gradients, Tape, Tensor
+from trainmem.tape.core import Tape
 from trainmem.tape.families._decoder import causal_loss, language_loss
 from trainmem.tape.model import Model
+from trainmem.tape.tensor import Gradients, Tensor
 
 __all__ = ["classification_loss", "decoder_loss"]
 

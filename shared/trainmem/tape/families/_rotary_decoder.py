@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 from trainmem.tape import ops
 from trainmem.tape.activations import activation
-from trainmem.tape.core import Tensor
 from trainmem.tape.families._decoder import (
     ByKind,
     masks,
@@ -21,6 +20,7 @@ from trainmem.tape.families._heads import decoder_loss
 from trainmem.tape.masks import causal_mask, sliding_causal_mask
 from trainmem.tape.model import Block, Model
 from trainmem.tape.rotary import rotary_tables
+from trainmem.tape.tensor import Tensor
 
 __all__ = ["Norm", "Tables", "gated_mlp", "masks_by_kind", "rotary_decoder", "rotary_width"]
 

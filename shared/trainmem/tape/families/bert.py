@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from trainmem.tape import ops
 from trainmem.tape.activations import activation
-from trainmem.tape.core import Tensor
 from trainmem.tape.families._decoder import (
     HIDDEN,
     SCORES,
@@ -18,6 +17,7 @@ from trainmem.tape.families._heads import classification_loss
 from trainmem.tape.masks import unpacked_causal_mask
 from trainmem.tape.model import Block, Model
 from trainmem.tape.rotary import QUERY
+from trainmem.tape.tensor import Tensor
 
 __all__ = ["forward"]
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from trainmem.tape import ops
-from trainmem.tape.core import Tensor
 from trainmem.tape.families._decoder import (
     ByKind,
     attention_and_weights,
@@ -22,6 +21,7 @@ from trainmem.tape.masks import causal_mask, sliding_causal_mask
 from trainmem.tape.model import Block, Model
 from trainmem.tape.norms import centered_rms_norm
 from trainmem.tape.rotary import KEY, QUERY, apply_rotary, rotary_tables
+from trainmem.tape.tensor import Tensor
 
 __all__ = ["causal_masks", "forward", "normed_block", "scaled_embedding"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from trainmem.tape import ops
-from trainmem.tape.core import Tensor
 from trainmem.tape.families._decoder import (
     ByKind,
     attention_and_weights,
@@ -18,6 +17,7 @@ from trainmem.tape.families.gemma2 import causal_masks, normed_block, scaled_emb
 from trainmem.tape.model import Block, Model
 from trainmem.tape.norms import centered_rms_norm
 from trainmem.tape.rotary import KEY, QUERY, apply_rotary, rotary_tables
+from trainmem.tape.tensor import Tensor
 
 __all__ = ["forward"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainmem.tape import ops
 from trainmem.tape.activations import activation
-from trainmem.tape.core import Tape, Tensor
+from trainmem.tape.core import Tape
 from trainmem.tape.families._decoder import (
     attention_and_weights,
     masks,
@@ -17,6 +17,7 @@ from trainmem.tape.families._heads import decoder_loss
 from trainmem.tape.families._rotary_decoder import Tables, rotary_width
 from trainmem.tape.model import Block, Model
 from trainmem.tape.rotary import QUERY, rotary_tables, rotated, rotated_part, with_rest
+from trainmem.tape.tensor import Tensor
 
 __all__ = ["forward"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmem.tape import kernels, ops, routing
-from trainmem.tape.core import Gradients, Pending, Tape, Tensor
+from trainmem.tape.core import Tape
 from trainmem.tape.experts import CHOICES, PAIRS, grouped_experts
 from trainmem.tape.families._decoder import (
     ByKind,
@@ -21,6 +21,7 @@ from trainmem.tape.masks import causal_mask, sliding_causal_mask
 from trainmem.tape.model import Block, Model
 from trainmem.tape.norms import wide_rms_norm
 from trainmem.tape.rotary import KEY, QUERY, check_length
+from trainmem.tape.tensor import Gradients, Pending, Tensor
 
 __all__ = ["forward"]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmem.tape import ops, routing
-from trainmem.tape.core import Gradients, Tape, Tensor
+from trainmem.tape.core import Tape
 from trainmem.tape.expert_adapters import RouterWeight
 from trainmem.tape.experts import CHOICES, grouped_experts
 from trainmem.tape.families._decoder import rms_norm
 from trainmem.tape.families._rotary_decoder import Tables, rotary_decoder
 from trainmem.tape.families.llama import attention
 from trainmem.tape.model import Block, Model
+from trainmem.tape.tensor import Gradients, Tensor
 
 __all__ = ["forward"]
 

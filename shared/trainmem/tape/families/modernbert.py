@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trainmem.tape import kernels, ops, routing
 from trainmem.tape.activations import activation
-from trainmem.tape.core import Gradients, Tape, Tensor
+from trainmem.tape.core import Tape
 from trainmem.tape.families._decoder import (
     ByKind,
     attention_and_weights,
@@ -19,6 +19,7 @@ from trainmem.tape.families._rotary_decoder import Tables
 from trainmem.tape.masks import sliding_bidirectional_mask
 from trainmem.tape.model import Block, Model
 from trainmem.tape.rotary import QUERY, rotary_tables, rotate_half
+from trainmem.tape.tensor import Gradients, Tensor
 
 __all__ = ["forward"]
 

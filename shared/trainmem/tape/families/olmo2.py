@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from trainmem.tape import ops
-from trainmem.tape.core import Tape, Tensor
+from trainmem.tape.core import Tape
 from trainmem.tape.families._decoder import attention_and_weights, value_copies
 from trainmem.tape.families._rotary_decoder import Tables, gated_mlp, rotary_decoder
 from trainmem.tape.model import Block, Model
 from trainmem.tape.norms import wide_rms_norm
 from trainmem.tape.rotary import KEY, QUERY, apply_rotary
+from trainmem.tape.tensor import Tensor
 
 __all__ = ["forward"]
 

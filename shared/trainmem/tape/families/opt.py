@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainmem.tape import kernels, ops
 from trainmem.tape.activations import activation
-from trainmem.tape.core import Tape, Tensor
+from trainmem.tape.core import Tape
 from trainmem.tape.families._decoder import (
     HIDDEN,
     attention_and_weights,
@@ -16,6 +16,7 @@ from trainmem.tape.families._heads import decoder_loss
 from trainmem.tape.masks import padded_causal_mask
 from trainmem.tape.model import Block, Model
 from trainmem.tape.rotary import QUERY
+from trainmem.tape.tensor import Tensor
 
 __all__ = ["forward"]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from trainmem.tape import ops
 from trainmem.tape.activations import activation
-from trainmem.tape.core import Tape, Tensor
+from trainmem.tape.core import Tape
 from trainmem.tape.families._decoder import attention_and_weights, rms_norm, value_copies
 from trainmem.tape.families._rotary_decoder import Tables, rotary_decoder, rotary_width
 from trainmem.tape.model import Block, Model
 from trainmem.tape.rotary import KEY, QUERY, rotated, rotated_part, with_rest
+from trainmem.tape.tensor import Tensor
 
 __all__ = ["forward"]
 

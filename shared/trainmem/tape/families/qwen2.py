@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trainmem.tape.core import Tensor
 from trainmem.tape.families import llama
 from trainmem.tape.families._rotary_decoder import masks_by_kind, rotary_decoder
 from trainmem.tape.model import Model
+from trainmem.tape.tensor import Tensor
 
 __all__ = ["forward"]
 

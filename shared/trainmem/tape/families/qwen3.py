@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from trainmem.tape import ops
-from trainmem.tape.core import Tensor
 from trainmem.tape.families._decoder import attention_and_weights, rms_norm, value_copies
 from trainmem.tape.families._rotary_decoder import Tables, gated_mlp, masks_by_kind, rotary_decoder
 from trainmem.tape.model import Block, Model
 from trainmem.tape.rotary import KEY, QUERY, apply_rotary
+from trainmem.tape.tensor import Tensor
 
 __all__ = ["attention", "forward"]
 

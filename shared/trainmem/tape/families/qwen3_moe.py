@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from trainmem.tape import ops, routing
-from trainmem.tape.core import Tensor
 from trainmem.tape.expert_adapters import RouterWeight
 from trainmem.tape.experts import CHOICES, grouped_experts
 from trainmem.tape.families._decoder import rms_norm
 from trainmem.tape.families._rotary_decoder import Tables, gated_mlp, rotary_decoder
 from trainmem.tape.families.qwen3 import attention
 from trainmem.tape.model import Block, Model
+from trainmem.tape.tensor import Tensor
 
 __all__ = ["forward"]
 
