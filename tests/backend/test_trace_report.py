@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,3 +101,12 @@ def test_what_a_script_sets_itself_is_no_flag(
     err = capfd.readouterr().err
     assert err.startswith(f"trainmem trace: {named}")
     assert err.count("\n") == 1
+
+
+def test_a_script_that_crashes_the_process_shows_its_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os, signal\n\nos.kill(os.getpid(), signal.SIGSEGV)\n", encoding="utf-8")
+    command = [sys.executable, "-m", "trainmem", "trace", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGSEGV
+    assert f'File "{script}", line 3' in done.stderr

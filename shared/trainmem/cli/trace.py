@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from trainmem.buckets import BUCKETS
 from trainmem.cli.bar import progress_bar
-from trainmem.cli.jobs import add_job_arguments, given_flags, job_from_arguments
+from trainmem.cli.jobs import add_job_arguments, flags_of, given_flags, job_from_arguments
 from trainmem.contributors import contributors
 from trainmem.device import device
 from trainmem.extras import require_backend
@@ -18,6 +19,7 @@ from trainmem.held_over import held_over_note
 from trainmem.instant import describe_instant
 from trainmem.job import TrainingJob
 from trainmem.recording import Counters, Recording, counters, most_reserved, read_step
+from trainmem.relief import relief_note
 from trainmem.units import format_gib
 from trainmem.verdict import verdict_of_recording
 
@@ -52,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
     on = device(job.device if job is not None else args.device or "h200")
     # only here: importing torch and transformers takes seconds, a wrong flag is said at once
     require_backend("the trace")
+    if not faulthandler.is_enabled():  # a script runs in this process: where it crashes, its line is shown
+        faulthandler.enable(all_threads=False)
     began = time.perf_counter()
     from trainmem_backend.trace import trace, trace_script, versions
 
@@ -82,7 +86,11 @@ def run(args: argparse.Namespace) -> int:
             reserved_bytes=most_reserved(recording, result, steps),
             device=on,
         )
+    relief = (
+        relief_note(recording, read_step(recording, result, steps)) if found and found.fits is False else None
+    )
     if args.json:
+        recording.notes += [relief] if relief else []
         answer = _as_json(recording, result, steps, versions())
         print(json.dumps({**answer, "verdict": found and found.to_json(on), "seconds": seconds}))
         return 0
@@ -92,6 +100,10 @@ def run(args: argparse.Namespace) -> int:
         print(f"note: {note}")
     if found is not None:
         print(f"{found.sentence}\n")
+    if relief:
+        print(f"{relief}\n")
+    if relief and job is not None:
+        print(f"what would make it fit, and at what price: `trainmem fit {flags_of(args)}`\n")
     print(f"traced on {versions()}, in {seconds['trace']:.1f} s after {seconds['imports']:.1f} s of imports")
     return 0
 
@@ -117,7 +129,7 @@ def _report(recording: Recording, result: Counters, steps: int, optimizer: str) 
     where = describe_instant(steady.peak_phase, steady.peak_op, steady.peak_module, optimizer)
     print(f"peak {format_gib(steady.peak_allocated_bytes, digits=4)} allocated in step {steps}: {where}")
     print(f"     {format_gib(most_reserved(recording, result, steps), digits=4)} reserved")
-    for step in range(1, steps):
+    for step in range(1, steps + 1):
         print(
             f"step {step} peaks at {format_gib(read_step(recording, result, step).peak_allocated_bytes, digits=4)}"
         )
