@@ -36,7 +36,20 @@ def describe_instant(phase: str, op: str, module: str, optimizer: str = "") -> s
     if phase == "optimizer":
         return f"optimizer step ({optimizer or name}), with every gradient and state alive"
     where = "forward" if phase == "forward" else "backward"
-    if module:
-        number = module.rpartition(".")[2]
-        return f"{where} of block {number}, at {name}"
-    return f"{where}, at {name}" if name else where
+    block, inside = _block_and_inside(module)
+    if block:
+        where += f" of {block}"
+    at = ": ".join(part for part in (inside, name) if part)
+    return f"{where}, at {at}" if at else where
+
+
+def _block_and_inside(module: str) -> tuple[str, str]:
+    """The outermost numbered block of a module's path and what follows in it; the whole path where none has a number.
+
+    Nothing for the model itself, whose path is empty.
+    """
+    parts = module.split(".")
+    at = next((place for place, part in enumerate(parts) if part.isdecimal()), None)
+    if at is None:
+        return module, ""
+    return f"block {parts[at]}", ".".join(parts[at + 1 :])
