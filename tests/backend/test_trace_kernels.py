@@ -28,7 +28,7 @@ def recorded(make: Callable[[], object], run: Callable[..., object]) -> tuple[Ev
         recording = session.recorder.recording
         start, before = len(recording.events), len(recording.bucket_of)
         kept = run(made)
-        events = recording.events[start:]
+        events = list(recording.events[start:])
         del kept, made
     return events, before
 
