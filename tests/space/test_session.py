@@ -1,5 +1,7 @@
 """The scenario left behind, and the pins."""
 
+import pytest
+
 from trainmem.job import Lora, Sharding, TrainingJob
 from trainmem_space.session import MOST_PINS, Session, changed_levers
 
@@ -43,6 +45,57 @@ def test_going_back_leaves_no_ghost():
 def test_showing_the_same_again_keeps_the_ghost():
     other = START.with_(micro_batch=4)
     assert shown(START, other, other).ghost == START
+
+
+class Clock:
+    """Stands in for `time`: a test says how long each scenario stood."""
+
+    now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    found = Clock()
+    monkeypatch.setattr("trainmem_space.session.time", found)
+    return found
+
+
+def typed(session, clock, *batches):
+    for batch in batches:
+        clock.now += 0.2
+        session.show(session.job.with_(micro_batch=batch))
+    clock.now += 0.2
+
+
+def test_what_is_typed_through_is_no_scenario_to_stay_at(clock):
+    session = shown(START)
+    clock.now += 60
+    typed(session, clock, 1, 10, 104)
+    assert session.before_typing("micro_batch") == START
+    session.show(START)
+    assert session.before_typing("micro_batch") is None
+    typed(session, clock, 1)
+    assert session.before_typing("micro_batch") == START
+
+
+def test_what_stood_for_a_while_stays(clock):
+    session = shown(START)
+    clock.now += 60
+    typed(session, clock, 1, 16)
+    clock.now += 60
+    assert session.before_typing("micro_batch") is None
+    typed(session, clock, 160)
+    assert session.before_typing("micro_batch") == START.with_(micro_batch=16)
+
+
+def test_a_lever_just_moved_is_not_taken_back_for_a_mistake_in_another(clock):
+    session = shown(START)
+    clock.now += 60
+    session.show(START.with_(checkpointing="full"))
+    assert session.before_typing("micro_batch") is None
 
 
 def test_pins_are_few_and_distinct():

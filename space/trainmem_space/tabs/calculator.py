@@ -245,7 +245,8 @@ def _step(job: TrainingJob) -> str:
 
 
 def _answered(session: Session, find: Callable[[], TrainingJob], *, address: bool = False) -> list[Any]:
-    """The answer's outputs for the job that ``find`` returns; wrong input changes the error line alone.
+    """The answer's outputs for the job that ``find`` returns; wrong input changes the error line, and leaves the
+    answer that stood before it was typed.
 
     ``address``: the job is that of the page's address, so no control holds what is wrong.
     """
@@ -263,7 +264,12 @@ def _answered(session: Session, find: Callable[[], TrainingJob], *, address: boo
         _log.exception("no answer")
         message, address = "trainmem failed on this job; please report the link and the log.", False
     lever = None if address else lever_of_error(message)
-    return [error_line(message, lever, address=address), *[gr.skip()] * 6]
+    said = error_line(message, lever, address=address)
+    before = session.before_typing(FORM[lever].field) if lever else None
+    if before is None:
+        return [said, *[gr.skip()] * 6]
+    session.show(before)
+    return [said, *_shown(session, before, "fast"), before.to_json(), session]
 
 
 def _good(found: list[Any]) -> bool:
