@@ -9,6 +9,9 @@ import pytest
 
 from trainmem.cli import main
 from trainmem.quiz import by_name, key_text
+from trainmem.whiteboard.logits import BYTES_PER_LOGIT
+from trainmem.whiteboard.sharding import zero_bytes_per_parameter
+from trainmem.whiteboard.states import bytes_per_parameter
 
 
 @pytest.fixture
@@ -140,3 +143,33 @@ def test_wrong_input_is_one_line(arguments, line, capsys):
     err = capsys.readouterr().err
     assert err.startswith(f"trainmem quiz: {line}")
     assert err.count("\n") == 1
+
+
+def test_an_empty_line_is_asked_again_and_skips_nothing(answers, capsys):
+    answers("", "skip")
+    main(["quiz", "--question", "states.total~7"])
+    out = capsys.readouterr().out
+    assert out.count("Nothing typed: give an answer, or say skip or quit.") == 1
+    assert out.count("Skipped. The answer is ") == 1
+
+
+def test_a_skipped_choice_is_named_by_its_letter(answers, capsys):
+    question = by_name("levers.price").question(3)
+    answers("skip")
+    main(["quiz", "--question", question.id])
+    letter = "ABCDEFGHIJ"[question.key.right]
+    assert f"Skipped. The answer is {letter}: {key_text(question).rstrip('.')}." in capsys.readouterr().out
+
+
+def test_the_card_says_the_formulas_and_asks_nothing(capsys):
+    assert main(["quiz", "--card"]) == 0
+    out = capsys.readouterr().out
+    for precision in ("fp32", "amp_bf16", "bf16_master", "bf16"):
+        assert f"P × {bytes_per_parameter(precision):g} B" in out
+    assert "34 s b h (GPT)" in out
+    assert f"{BYTES_PER_LOGIT} s b V B" in out
+    for mode, equation in (("zero1", "2 + 2 + 12/N"), ("zero2", "2 + 14/N"), ("zero3", "16/N")):
+        assert equation in out
+        assert eval(equation.replace("N", "8")) == zero_bytes_per_parameter(mode, 8)
+    assert main(["quiz", "--card", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["card"]) == 10

@@ -13,6 +13,7 @@ from trainmem.quiz import (
     EMPTY,
     INTERVIEW_SECONDS,
     TEMPLATES,
+    TOPICS,
     Progress,
     ProgressError,
     Run,
@@ -55,6 +56,17 @@ def test_five_quick_ones_are_of_five_topics():
         templates = [by_name(item.template) for item in start("five", seed, day=DAY).items]
         assert len({t.topic for t in templates}) == 5
         assert all(t.level <= 2 and t.topic not in ("spoken", "design") for t in templates)
+
+
+def test_five_quick_ones_begin_with_what_is_easy():
+    for seed in range(30):
+        templates = [by_name(item.template) for item in start("five", seed, day=DAY).items]
+        levels = [template.level for template in templates]
+        assert levels == sorted(levels)
+        assert levels[:2] == [1, 1]
+        for level in (1, 2):
+            topics = [TOPICS.index(t.topic) for t in templates if t.level == level]
+            assert topics == sorted(topics)
 
 
 def test_todays_three_are_the_same_for_everybody_and_change_with_the_date():

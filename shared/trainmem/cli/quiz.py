@@ -7,6 +7,7 @@ import json
 import random
 import sys
 import time
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from trainmem.quiz import (
     Question,
     Rubric,
     Run,
+    card,
     cited,
     grade,
     grade_spoken,
@@ -35,6 +37,7 @@ from trainmem.quiz import (
     tolerance_text,
 )
 from trainmem.quiz.as_json import SCHEMA, grade_json, question_json
+from trainmem.quiz.card import LETTERS
 from trainmem.quiz.chart_text import chart_text
 
 __all__ = ["add_parser", "run"]
@@ -56,6 +59,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--answer", help="judge this answer to --question and stop: 0 when it is right, 1 when not"
     )
+    parser.add_argument(
+        "--card", action="store_true", help="print the formulas to know first, and ask nothing"
+    )
     parser.add_argument("--sheet", action="store_true", help="print a sheet with answers, as Markdown")
     parser.add_argument("--progress", type=Path, metavar="FILE", help="read and keep your history here")
     parser.add_argument("--json", action="store_true", help="one object with the questions and their keys")
@@ -69,6 +75,9 @@ def run(args: argparse.Namespace) -> int:
     if args.topic is not None and (args.sheet or args.mode not in (None, "topic")):
         other = "--sheet" if args.sheet else f"--mode {args.mode}"
         raise ValueError(f"topic: {other} asks about every topic; leave --topic out, or use --mode topic")
+    if args.card:
+        _print_card(as_json=args.json)
+        return 0
     if args.sheet:
         text = sheet(seed, args.count or 12)
         print(json.dumps({"schema": SCHEMA, "sheet": text, "seed": seed}) if args.json else text)
@@ -83,6 +92,17 @@ def run(args: argparse.Namespace) -> int:
         return 0
     _play(questions, progress, args.progress)
     return 0
+
+
+def _print_card(*, as_json: bool) -> None:
+    lines = card()
+    if as_json:
+        print(json.dumps({"schema": SCHEMA, "card": [asdict(line) for line in lines]}))
+        return
+    widths = [max(len(getattr(line, name)) for line in lines) for name in ("name", "equation")]
+    for line in lines:
+        print(f"  {line.name:<{widths[0]}}  {line.equation:<{widths[1]}}  {line.note}")
+    print(f"\n{LETTERS}")
 
 
 def _day(text: str | None) -> date:
@@ -138,7 +158,10 @@ def _play(questions: Run, progress: Progress, path: Path | None) -> None:
         # a file that cannot be written is said before the first question, not after the last
         _keep(path, progress)
     total = len(questions.items)
-    print("Answer with a number and a unit, or a letter. skip leaves one out, quit ends.")
+    print(
+        "Answer with a number and a unit, or a letter. skip leaves one out, quit ends. `trainmem quiz --card` prints "
+        "the formulas."
+    )
     questions.started_at = time.monotonic()
     while (item := questions.current) is not None:
         question = item.question()
@@ -197,7 +220,10 @@ def _ask(question: Question) -> Grade | None:
         text = _line("> ")
         if text is None:
             return None
-        found = skipped(question) if text.lower() in ("skip", "") else grade(question, text)
+        if not text:
+            print("Nothing typed: give an answer, or say skip or quit.")
+            continue
+        found = skipped(question) if text.lower() == "skip" else grade(question, text)
         if found.verdict != "unreadable":
             return found
         print(found.message)

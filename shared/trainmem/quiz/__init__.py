@@ -1,5 +1,6 @@
 """Practice for the whiteboard: questions whose keys come from the same formulas as every answer."""
 
+from trainmem.quiz.card import card
 from trainmem.quiz.grade import Grade, grade, grade_spoken, key_text, skipped, tolerance_text
 from trainmem.quiz.progress import EMPTY, Progress, ProgressError
 from trainmem.quiz.question import TOPICS, ChoiceKey, NumericKey, Question, Rubric, Topic
@@ -24,6 +25,7 @@ __all__ = [
     "Run",
     "Topic",
     "by_name",
+    "card",
     "cited",
     "grade",
     "grade_spoken",

@@ -17,6 +17,8 @@ _FEWEST_PARAMETERS = 1000
 _LARGEST = 10**60
 """A number beyond this is no answer, and Python does not write every whole number out."""
 
+_LETTERS = "abcdefghij"
+
 Verdict = Literal["right", "slip", "wrong", "unreadable", "skipped"]
 
 
@@ -79,9 +81,10 @@ def _typed(answer: object) -> str:
 
 def skipped(question: Question) -> Grade:
     """The grade of a question left out."""
-    return Grade(
-        verdict="skipped", message=f"Skipped. The answer is {key_text(question).rstrip('.')}.", quality=0
-    )
+    key, answer = question.key, key_text(question).rstrip(".")
+    if isinstance(key, ChoiceKey):
+        answer = f"{_LETTERS[key.right].upper()}: {answer}"
+    return Grade(verdict="skipped", message=f"Skipped. The answer is {answer}.", quality=0)
 
 
 def _numeric(key: NumericKey, answer: str) -> Grade:
@@ -115,7 +118,7 @@ def _how_far(ratio: float) -> str:
 
 def _choice(key: ChoiceKey, answer: str) -> Grade:
     text = answer.strip().lower().rstrip(".)")
-    letters = "abcdefghij"[: len(key.options)]
+    letters = _LETTERS[: len(key.options)]
     if len(text) == 1 and text in letters:
         chosen = letters.index(text)
     elif text.isdecimal() and 1 <= int(text) <= len(key.options):

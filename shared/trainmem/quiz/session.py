@@ -14,7 +14,7 @@ from trainmem.quiz.chains import CHAINS
 from trainmem.quiz.draw import Template
 from trainmem.quiz.grade import Grade
 from trainmem.quiz.progress import EMPTY, Attempt, Progress
-from trainmem.quiz.question import Question, Topic
+from trainmem.quiz.question import TOPICS, Question, Topic
 from trainmem.quiz.schedule import weakest_first
 from trainmem.quiz.templates import TEMPLATES, by_name
 
@@ -25,6 +25,9 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 INTERVIEW_SECONDS = 600
 _QUICK = 5
+_FACTS_FIRST = 2
+"""So many of the quick ones ask for one fact, so that a run begins with what is easy."""
+
 _MISSES_THAT_END_A_CHAIN = 2
 
 
@@ -113,7 +116,7 @@ def start(
 ) -> Run:
     """A run of a mode.
 
-    five: quick ones from five topics. today: one of each level, the same for everybody on a date.
+    five: quick ones from five topics, the easy ones first. today: one of each level, the same for everybody on a date.
     interview: chains in an order of the seed, ten minutes. weak: what SM-2 would ask the learner first.
     topic: questions of one topic. Raises ``ValueError`` for a mode or a topic that does not exist.
     """
@@ -150,7 +153,11 @@ def _quick(seed: int, count: int) -> list[Item]:
     chosen: list[Template] = []
     while len(chosen) < count and len(chosen) < len(pool):
         topic = topics[len(chosen) % len(topics)]
-        chosen.append(rng.choice([t for t in pool if t.topic == topic and t not in chosen] or pool))
+        left = [t for t in pool if t.topic == topic and t not in chosen] or pool
+        facts = [t for t in left if t.level == 1]
+        chosen.append(rng.choice(facts if facts and len(chosen) < _FACTS_FIRST else left))
+    # the topics stand in the order in which one learns them
+    chosen.sort(key=lambda t: (t.level, TOPICS.index(t.topic)))
     return [Item(t.name, rng.randrange(10**6)) for t in chosen]
 
 

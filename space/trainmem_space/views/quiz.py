@@ -16,9 +16,11 @@ from trainmem.quiz import (
     Question,
     Rubric,
     Run,
+    card,
     share_text,
     tolerance_text,
 )
+from trainmem.quiz.card import LETTERS
 from trainmem.quiz.question import Step
 from trainmem_space.charts.small import small_chart
 from trainmem_space.charts.text import escape
@@ -82,8 +84,21 @@ def menu_view(progress: Progress, today: date, *, note: str = "", wiping: bool =
     said = f'<p role="status" class="tm-told">{escape(note)}</p>' if note else ""
     return (
         '<section class="tm-quiz tm-menu">'
-        f'{_LEAD}{said}<ul class="tm-starts">{starts}{by_topic}</ul>'
+        f'{_LEAD}{_card()}{said}<ul class="tm-starts">{starts}{by_topic}</ul>'
         f"{_history(progress, today)}{_keeping(progress, wiping)}</section>"
+    )
+
+
+def _card() -> str:
+    """What to know first, closed: who comes to be asked does not see it."""
+    lines = "".join(
+        f"<li><span>{escape(line.name)}</span><div><code>{escape(line.equation)}</code> "
+        f"<em>{escape(line.note)}</em></div></li>"
+        for line in card()
+    )
+    return (
+        '<details class="tm-card"><summary>New to it? The formulas first</summary>'
+        f'<ol class="tm-sum">{lines}</ol><p class="tm-note">{escape(LETTERS)}.</p></details>'
     )
 
 

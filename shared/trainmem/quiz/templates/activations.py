@@ -150,6 +150,19 @@ def crossover(draw: Draw) -> Question:
 
 
 _TIMES = ("as much as before", "twice as much", "four times as much", "eight times as much")
+_BESIDES = "what blocks save besides the score matrices"
+_WHY_LINEAR = {
+    _TIMES[0]: "There are twice as many tokens, and each has its own.",
+    _TIMES[1]: "It has a fixed number of bytes a token.",
+    _TIMES[2]: "That is the score matrices, which have a number for each pair of tokens.",
+    _TIMES[3]: "Nothing grows with the cube of the length.",
+}
+_WHY_QUADRATIC = {
+    _TIMES[0]: "Each token has a row and a column in them.",
+    _TIMES[1]: "The rows double, and the columns do too.",
+    _TIMES[2]: "They have one number for each pair of tokens.",
+    _TIMES[3]: "Rows and columns double, which makes two times two.",
+}
 
 
 @template("activations.longer", _TOPIC, 1)
@@ -157,17 +170,9 @@ def longer(draw: Draw) -> Question:
     """What doubling the length does."""
     case = draw.case(ROTARY, micro_batch=1, sequence_length=[512, 1024], attention="eager")
     a, s = case.architecture, case.job.sequence_length
-    what = draw.choice(["the score matrices", "the rest of what blocks save", "the logits"])
-    times = {
-        "the score matrices": _TIMES[2],
-        "the rest of what blocks save": _TIMES[1],
-        "the logits": _TIMES[1],
-    }
-    right = times[what]
-    why = {
-        _TIMES[2]: "It has one number for each pair of tokens.",
-        _TIMES[1]: "It has a fixed number of bytes a token.",
-    }
+    what = draw.choice(["the score matrices", _BESIDES, "the logits"])
+    right = _TIMES[2] if what == "the score matrices" else _TIMES[1]
+    why = _WHY_QUADRATIC if right == _TIMES[2] else _WHY_LINEAR
     return draw.options(
         case.job,
         setting=[
@@ -175,13 +180,9 @@ def longer(draw: Draw) -> Question:
             "eager attention",
             f"sequence length {s:,}, then {2 * s:,}; same micro batch",
         ],
-        prompt=f"What becomes of {what}?",
+        prompt=f"How much memory goes to {what} then?",
         right=Option(right, why[right]),
-        wrong=[
-            Option(option, f"Not {option}: {why[right][0].lower()}{why[right][1:]}")
-            for option in _TIMES
-            if option != right
-        ],
+        wrong=[Option(option, why[option]) for option in _TIMES if option != right],
         place=_TIMES.index(right),
         steps=[
             Step("scores", f"5 × {a.heads} × s² × b B a block"),

@@ -17,8 +17,11 @@ __all__ = ["TEMPLATES"]
 _TOPIC: Final = "mistakes"
 _TRUE_OPENINGS = (
     ("Some memory is made of parameters, some of tokens.", "That is the first cut to make."),
-    ("What counts is the peak over a step, not its average.", "One instant too much is enough to die."),
-    ("torch counts in bytes, and one GiB is 2^30 of them.", "It is."),
+    (
+        "What counts is the peak over a step, not its average.",
+        "One instant over the limit is enough to run out.",
+    ),
+    ("torch counts in bytes, and one GiB is 2^30 of them.", "A GB, 10^9 of them, is 7% less."),
 )
 
 
@@ -44,7 +47,7 @@ def _find(
         prompt="Which line of this argument is wrong?",
         right=Option(*lines[wrong]),
         wrong=[
-            Option(text, f"That line holds. {why}") for i, (text, why) in enumerate(argument) if i != place
+            Option(text, f"This line is true. {why}") for i, (text, why) in enumerate(argument) if i != place
         ],
         steps=steps,
         mistake=mistake,
