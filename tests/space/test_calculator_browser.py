@@ -211,6 +211,25 @@ def test_enter_takes_the_model_of_that_name_and_not_one_whose_name_begins_with_i
     expect(number(page, "model")).to_have_value("mistral-7b")
 
 
+@pytest.mark.parametrize("leave", ["Escape", "Escape Tab"])
+def test_escape_takes_back_what_was_typed_for_a_model(visit, leave):
+    page = opened(visit)
+    field, said = page.locator("#lever-model input"), sentence(page).inner_text()
+    field.click()
+    field.fill("qwen")
+    for key in leave.split():
+        page.keyboard.press(key)
+    expect(field).to_have_value("gpt2-774m")
+    expect(page.locator(".tm-error")).to_have_count(0)
+    type_model(page, "gpt2-124m")
+    expect(sentence(page)).not_to_have_text(said)
+    field.click()
+    field.fill("qwen")
+    page.keyboard.press("Escape")
+    expect(field).to_have_value("gpt2-124m")
+    assert address(page)["model"] == "gpt2-124m"
+
+
 def test_an_emptied_device_stays_the_one_it_was(visit):
     page = opened(visit, SMALL.replace("spark", "h200"))
     number(page, "device").click()

@@ -15,10 +15,20 @@
   // Enter means what was typed. Gradio takes the first entry of the list instead: also for a field that was
   // emptied, and for a name that another one begins with.
   let typed = null;
-  document.addEventListener('focusin', () => { typed = null; });
+  let before = '';
+  const settled = () => setTimeout(() => { before = document.activeElement?.value; });
+  document.addEventListener('focusin', (event) => { typed = null; before = event.target.value; });
+  document.addEventListener('mousedown', (event) => { if (event.target.closest?.('[role=option]')) settled(); }, true);
   document.addEventListener('input', (event) => { typed = event.target.role === 'combobox' ? event.target : null; });
   document.addEventListener('keydown', (event) => {
     if (event.key === 'ArrowDown' || event.key === 'ArrowUp') typed = null;
+    if (event.key === 'Escape' && event.target === typed) {
+      // What was typed and not entered is taken back: the answer is still that of what stood there.
+      typed.value = before;
+      typed.dispatchEvent(new Event('input', {bubbles: true}));
+      typed = null;
+    }
+    if (event.key === 'Enter') settled();
     if (event.key !== 'Enter' || event.target !== typed) return;
     const text = typed.value.trim().toLowerCase();
     const options = [...typed.closest('[id]').querySelectorAll('[role=option]')];
