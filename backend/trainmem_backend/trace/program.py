@@ -18,6 +18,7 @@ from trainmem_backend.trace.bitsandbytes import elements
 from trainmem_backend.trace.errors import TraceError, what_failed
 from trainmem_backend.trace.flash_attention import virtual_flash_attention
 from trainmem_backend.trace.gpu import gpu_traits
+from trainmem_backend.trace.hub_files import hub_or_catalogue
 from trainmem_backend.trace.libraries import quiet_libraries
 from trainmem_backend.trace.memory_counters import MemoryCounters
 from trainmem_backend.trace.phases import EndOfTraceError, StepCutter
@@ -75,6 +76,7 @@ def trace_program(
         with (
             memory_answers(counters.functions()),
             scripted(recorder.note),
+            hub_or_catalogue(recorder.note),
             weights_without_values(recorder.note),
             virtual_flash_attention(session.record_mode.traits.multiprocessors, recorder.note),
             cut.watching(),
