@@ -136,6 +136,12 @@ def test_publish_writes_what_is_good_and_exits_1_for_what_is_not(rows, tmp_path,
         publish(runs=[], out=tmp_path / "out", engines=(), **options)
     with pytest.raises(ValueError, match=r"run: .*nowhere"):
         publish(runs=[tmp_path / "nowhere"], out=tmp_path / "out", engines=(), **options)
+    unread = tmp_path / "rows.jsonl"
+    for content, said in ((b"", "no rows"), (b"\xff\xfe", r"rows\.jsonl is not text in UTF-8")):
+        unread.write_bytes(content)
+        with pytest.raises(ValueError, match=said):
+            publish(runs=[unread], out=tmp_path / "empty", engines=(), **options)
+    assert not (tmp_path / "empty").exists()
 
 
 def test_pushing_names_the_commit_to_pin(monkeypatch, tmp_path):

@@ -34,6 +34,8 @@ def publish(
     if not runs and not bundled:
         raise ValueError("run: missing; name a run's folder, or give --bundled")
     fresh = merge(read_run(path) for path in runs)
+    if runs and not fresh.rows and not fresh.refused:
+        raise ValueError(f"run: {', '.join(map(str, runs))}: no rows, so there is nothing to publish")
     merged = fresh
     package = Path(trainmem.__file__).parent / "measured"
     if bundle_name is not None:
