@@ -102,7 +102,8 @@ def _about_device(analysis: Analysis, device: DeviceAnalysis) -> list[str]:
 
 def _bytes_outside_segments(device: DeviceAnalysis) -> int:
     """By how much the allocated bytes pass the reserved ones, which hold them, at the worst instant."""
-    return max(map(sub, device.curves.allocated, device.curves.reserved))
+    worst: int = max(map(sub, device.curves.allocated, device.curves.reserved))
+    return worst
 
 
 def _about_the_beginning(snapshot: Snapshot, device: DeviceAnalysis) -> str:
