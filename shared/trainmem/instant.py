@@ -29,14 +29,15 @@ def short_op(op: str) -> str:
 
 def describe_instant(phase: str, op: str, module: str, optimizer: str = "") -> str:
     """One phrase that names the instant: the phase, the block and the operation."""
+    block, inside = _block_and_inside(module)
     for at, part, phrase in _PHRASES:
-        if at == phase and part in op and (phase == "optimizer" or not module):
+        # a loss that a model computes itself runs in no block
+        if at == phase and part in op and (phase == "optimizer" or block == module):
             return phrase
     name = short_op(op)
     if phase == "optimizer":
         return f"optimizer step ({optimizer or name}), with every gradient and state alive"
     where = "forward" if phase == "forward" else "backward"
-    block, inside = _block_and_inside(module)
     if block:
         where += f" of {block}"
     at = ": ".join(part for part in (inside, name) if part)

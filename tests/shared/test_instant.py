@@ -27,3 +27,10 @@ from trainmem.instant import describe_instant
 )
 def test_where_it_is(module: str, op: str, words: str) -> None:
     assert describe_instant("backward", op, module) == words
+
+
+@pytest.mark.parametrize("module", ["", "model", "base_model.model"])
+def test_a_loss_is_named_wherever_the_model_computes_it(module: str) -> None:
+    assert describe_instant("backward", "log_softmax backward", module).startswith(
+        "start of backward, when the"
+    )
