@@ -14,11 +14,13 @@ from trainmem.allocator import (
     check_capacity,
 )
 from trainmem.device import Device, device
-from trainmem.estimate import Engine, NotReplayed, estimate, recording_of
+from trainmem.estimate import Engine, Estimate, NotReplayed, estimate, recording_of
 from trainmem.instant import describe_instant, short_op
 from trainmem.job import JobError, TrainingJob
+from trainmem.rank_band import rank_band
 from trainmem.recording import Phase, Recording
-from trainmem.results import band
+from trainmem.results import Band, band
+from trainmem.trace_command import untraceable
 from trainmem.units import MIB, format_bytes, format_gib
 
 __all__ = [
@@ -28,13 +30,17 @@ __all__ = [
     "Death",
     "SumAnswer",
     "capacity_report",
+    "needed_bytes",
     "sum_answer",
+    "sum_doubt",
+    "sum_low_bytes",
+    "sum_name",
 ]
 
 SCHEMA = "trainmem.capacity/1"
 
 SumAnswer = Literal["probably_fits", "unsure", "probably_out_of_memory"]
-"""What the whiteboard's sum can say, whose error is a share of the answer."""
+"""What can be said where no step of the job itself was replayed, and the error is a share of the answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,8 +123,8 @@ def capacity_report(
 
     ``recording`` is the engine's, where there is one already.
 
-    Where the tape does not know the job, and for the whiteboard, the answer is that of the whiteboard's sum
-    and its band of errors. Raises `JobError` where the job cannot be replayed at all.
+    Where the tape does not know the job, and for the whiteboard, the answer is that of `Estimate.is_sum` and its
+    band of errors. Raises `JobError` where the job cannot be replayed at all.
     """
     if capacity_bytes < MIB:
         raise ValueError(
@@ -131,11 +137,11 @@ def capacity_report(
             "`trainmem devices`"
         )
     if engine == "whiteboard":
-        return _from_sum(job, capacity_bytes, spec)
+        return _from_sum(job, capacity_bytes, spec, engine, settings)
     try:
         recording = recording or recording_of(job, engine)
     except NotReplayed:
-        return _from_sum(job, capacity_bytes, spec)
+        return _from_sum(job, capacity_bytes, spec, engine, settings)
     outside = spec.usable_bytes - spec.allocator_limit_bytes
     verdict = check_capacity(
         recording.events,
@@ -157,16 +163,56 @@ def capacity_report(
     )
 
 
-def sum_answer(need_bytes: int, limit_bytes: int, job: TrainingJob) -> SumAnswer:
-    """Whether a whiteboard's sum for ``job`` fits what the allocator may take, anywhere in the band of its errors."""
-    found = band(need_bytes, job)
+def needed_bytes(answer: Estimate) -> int:
+    """What the caching allocator must hold: reserved where it was replayed, else allocated."""
+    reserved = answer.peak_reserved_bytes
+    return answer.peak_allocated_bytes if reserved is None else reserved
+
+
+def sum_answer(answer: Estimate, limit_bytes: int) -> SumAnswer:
+    """Whether an `Estimate.is_sum` fits what the allocator may take, anywhere in the band of its errors."""
+    found = _sum_band(answer)
     if found.high_bytes <= limit_bytes:
         return "probably_fits"
     return "unsure" if found.low_bytes <= limit_bytes else "probably_out_of_memory"
 
 
+def sum_low_bytes(answer: Estimate) -> int:
+    """The least that an `Estimate.is_sum` may need, anywhere in the band of its errors."""
+    return _sum_band(answer).low_bytes
+
+
+def sum_doubt(answer: Estimate) -> str:
+    """What the verdict of an `Estimate.is_sum` allows for, without a full stop."""
+    said = f"{_worst(answer)}: {_sum_band(answer).sentence}"
+    if answer.peak_reserved_bytes is None:
+        return said
+    tensors = format_gib(answer.peak_allocated_bytes)
+    return f"{said}; of it {tensors} are tensors, and the rest the allocator gives back in part where it must"
+
+
+def sum_name(answer: Estimate) -> str:
+    """``"the whiteboard's sum is"``, to be followed by a size."""
+    return "one rank needs" if answer.over_ranks else "the whiteboard's sum is"
+
+
+def _sum_band(answer: Estimate) -> Band:
+    if answer.over_ranks:
+        return rank_band(answer.peak_allocated_bytes, needed_bytes(answer), answer.job)
+    return band(needed_bytes(answer), answer.job)
+
+
 WORST = "No step was replayed, so this allows for the worst error of such sums, not for their typical one"
 """Why a sum's verdict is less sure than its typical error sounds."""
+
+
+def _worst(answer: Estimate) -> str:
+    if not answer.over_ranks:
+        return WORST
+    if untraceable(answer.job) is not None:
+        return "No rank like it was measured or traced, so this allows for the worst error of the whiteboard's sums"
+    return "The rank's step was put together from the unsharded one, so this allows for the worst error of such figures"
+
 
 _SUM_WORDS: dict[SumAnswer, str] = {
     "probably_fits": "Probably fits in",
@@ -175,23 +221,22 @@ _SUM_WORDS: dict[SumAnswer, str] = {
 }
 
 
-def _from_sum(job: TrainingJob, capacity_bytes: int, spec: Device) -> CapacityReport:
-    found = estimate(job)
-    if found.engine != "whiteboard":
-        found = estimate(job, "whiteboard")
-    need = found.peak_allocated_bytes
+def _from_sum(
+    job: TrainingJob, capacity_bytes: int, spec: Device, engine: Engine, settings: AllocatorSettings | None
+) -> CapacityReport:
+    found = estimate(job, engine, settings=settings)
     outside = spec.usable_bytes - spec.allocator_limit_bytes
-    answer = sum_answer(need, capacity_bytes - outside, job)
+    answer = sum_answer(found, capacity_bytes - outside)
     sentence = (
-        f"{_SUM_WORDS[answer]} {format_gib(capacity_bytes)}: the whiteboard's sum is {format_gib(need)}. "
-        f"{WORST}: {band(need, job).sentence}."
+        f"{_SUM_WORDS[answer]} {format_gib(capacity_bytes)}: {sum_name(found)} {format_gib(needed_bytes(found))}. "
+        f"{sum_doubt(found)}."
     )
     return CapacityReport(
-        engine="whiteboard",
+        engine=found.engine,
         answer=answer,
         capacity_bytes=capacity_bytes,
         outside_bytes=outside,
-        peak_reserved_bytes=None,
+        peak_reserved_bytes=found.peak_reserved_bytes,
         death=None,
         sentence=sentence,
         warnings=found.warnings,

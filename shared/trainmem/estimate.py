@@ -15,8 +15,9 @@ from trainmem.allocator import AllocatorSettings
 from trainmem.buckets import BUCKETS, Bucket
 from trainmem.extras import require_backend
 from trainmem.instant import describe_instant
-from trainmem.job import JobError, TrainingJob
+from trainmem.job import JobError, Sharding, TrainingJob
 from trainmem.model import UNKNOWN, Resolved, UnknownFamily, resolve
+from trainmem.ranks import record_rank
 from trainmem.recording import Counters, Recording, counters, most_reserved, read_step
 from trainmem.results import error_text, typical_error
 from trainmem.tape import Unsupported, fast_figures, record
@@ -78,6 +79,13 @@ class Estimate:
     typical_error: float
     warnings: tuple[str, ...] = ()
     detail: Detail = "exact"
+    over_ranks: bool = False
+    """One rank's step, put together from the unsharded one (`trainmem.ranks`)."""
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether no step of this very job was replayed, so that it may be further off than a replay."""
+        return self.over_ranks or self.engine == "whiteboard"
 
     def to_json(self) -> dict[str, Any]:
         """The contract's object."""
@@ -111,8 +119,9 @@ def estimate(
     ``detail`` "fast" rounds to 512 bytes and leaves the allocator out: reserved is None, and blocks lack the rest
     that the allocator does not split off, up to 1 MiB each. That is 0.1% to 2% of a peak, and up to 6% where
     tensors of a few MiB are most of it, as in a tiny model with adapters of rank 4,096. "exact" replays it under
-    ``settings``. A family or lever that the tape does not know falls back to the whiteboard, with its
-    error band and the command that traces the job among the warnings. Raises `JobError`.
+    ``settings``. A sharded job that the tape does not know is answered from the unsharded one's step, over the ranks
+    (`trainmem.ranks`). Any other family or lever that it does not know falls back to the whiteboard. The warnings say
+    so, and name the command that traces the job. Raises `JobError`.
     """
     if engine == "trace":
         return from_trace(job, recording_of(job, engine), settings=settings)
@@ -132,6 +141,9 @@ def estimate(
             )
         return _read(job, *recorded(job), "tape", resolved)
     except Unsupported as reason:
+        over_ranks = _over_ranks(job, detail, settings)
+        if over_ranks is not None:
+            return _with_warning(over_ranks, f"{reason}; {_OVER_RANKS}. {_who_replays(job)}")
         answer = _from_whiteboard(job, resolved)
         off = f"this is the whiteboard's sum, typically {100 * answer.typical_error:.0f}% off"
         return _with_warning(answer, f"{reason}; {off}. {_who_replays(job)}")
@@ -297,6 +309,26 @@ def _from_whiteboard(job: TrainingJob, resolved: Resolved) -> Estimate:
         typical_error=typical_error(job, "whiteboard"),
         warnings=resolved.warnings,
     )
+
+
+_OVER_RANKS = "this is one rank's step put together from the unsharded one, without NCCL's own buffers"
+
+
+@lru_cache(maxsize=512)
+def _over_ranks(job: TrainingJob, detail: Detail, settings: AllocatorSettings | None) -> Estimate | None:
+    """One rank of a sharded job; None where the tape does not know the job on one device either."""
+    if job.sharding == Sharding():
+        return None
+    resolved = resolve(job)
+    try:
+        recording = record_rank(job, resolved.architecture)
+    except Unsupported:
+        return None
+    result = counters(recording, detail="fast")
+    if detail == "exact" and max(result.allocated) <= _MOST_REPLAYED_BYTES:
+        result = counters(recording, settings=settings)
+    found = _read(job, recording, result, "tape", resolved)
+    return replace(found, detail="fast" if result.reserved is None else "exact", over_ranks=True)
 
 
 def _tracer() -> Callable[..., Recording]:

@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainmem.allocator import TURN_ON_EXPANDABLE_SEGMENTS, AllocatorSettings, check_capacity
-from trainmem.capacity import WORST, capacity_report, sum_answer
+from trainmem.capacity import capacity_report, needed_bytes, sum_answer, sum_doubt, sum_name
 from trainmem.device import Device
 from trainmem.estimate import Estimate, estimate
 from trainmem.frozen_base import frozen_base_note
 from trainmem.job import TrainingJob
 from trainmem.levers import LEVERS_BY_COST, Mathematics, MemoryLever
 from trainmem.recording import Recording
-from trainmem.results import band
 from trainmem.units import format_gib
 
 __all__ = ["Verdict", "needed_bytes", "verdict", "verdict_of_recording"]
@@ -46,12 +45,6 @@ class Verdict:
             "sentence": self.sentence,
             "note": self.note,
         }
-
-
-def needed_bytes(answer: Estimate) -> int:
-    """What the caching allocator must hold: reserved where it was replayed, else allocated."""
-    reserved = answer.peak_reserved_bytes
-    return answer.peak_allocated_bytes if reserved is None else reserved
 
 
 def _named(title: str) -> str:
@@ -90,7 +83,7 @@ def _on_cuda(
     try_levers: bool,
 ) -> Verdict:
     limit, need = device.allocator_limit_bytes, needed_bytes(answer)
-    if answer.engine == "whiteboard":
+    if answer.is_sum:
         return _of_a_sum(answer, limit, _named(device.title))
     squeezed = None
     if need > limit >= answer.peak_allocated_bytes:
@@ -161,9 +154,9 @@ def _compared(need_bytes: int, device: Device, hint: str = "") -> Verdict:
 
 
 def _of_a_sum(answer: Estimate, limit: int, name: str) -> Verdict:
-    need = answer.peak_allocated_bytes
-    said = sum_answer(need, limit, answer.job)
-    of = f"the whiteboard's sum is {format_gib(need)} of {format_gib(limit)}"
+    need = needed_bytes(answer)
+    said = sum_answer(answer, limit)
+    of = f"{sum_name(answer)} {format_gib(need)} of {format_gib(limit)}"
     words = {
         "probably_fits": f"Probably fits on {name}: {of}.",
         "unsure": f"Too close to say for {name}: {of}.",
@@ -173,7 +166,7 @@ def _of_a_sum(answer: Estimate, limit: int, name: str) -> Verdict:
         fits={"probably_fits": True, "probably_out_of_memory": False}.get(said),
         headroom_bytes=limit - need,
         sentence=words[said],
-        note=f"{WORST}: {band(need, answer.job).sentence}.",
+        note=f"{sum_doubt(answer)}.",
     )
 
 
@@ -249,7 +242,7 @@ def _pulled(
             better = quick
             if answer.detail != "fast":
                 better = estimate(changed, answer.engine, "exact", settings=settings)
-            if needed_bytes(better) <= limit:
+            if _surely_fits(better, limit):
                 saved = needed_bytes(answer) - needed_bytes(better)
                 name = " with ".join([*names[:-1], levers[-1].describe(changed)])
                 sentence = (
@@ -260,6 +253,10 @@ def _pulled(
         # a smaller micro batch may have to be halved again
         changed = levers[-1].pull(changed) if levers[-1].repeats else None
     return None
+
+
+def _surely_fits(answer: Estimate, limit: int) -> bool:
+    return sum_answer(answer, limit) == "probably_fits" if answer.is_sum else needed_bytes(answer) <= limit
 
 
 def _mathematics(kinds: list[Mathematics]) -> str:

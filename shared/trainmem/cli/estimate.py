@@ -233,9 +233,9 @@ def _verdicts(
     others = [known for known in devices() if known.cuda and known.name != chosen]
     need = answer.peak_reserved_bytes or answer.peak_allocated_bytes
     also = "also fits" if found.fits else "fits"
-    if answer.engine == "whiteboard":
+    if answer.is_sum:
         also = f"probably {also}"
-        fits = [d.name for d in others if sum_answer(need, d.allocator_limit_bytes, job) == "probably_fits"]
+        fits = [d.name for d in others if sum_answer(answer, d.allocator_limit_bytes) == "probably_fits"]
     else:
         fits = [known.name for known in others if need <= known.allocator_limit_bytes]
     print(f"{also} on: {', '.join(fits) if fits else 'no other single device in the list'}")

@@ -85,7 +85,7 @@ def _plan(number: int, plan: Plan, found: Plans) -> None:
     sums = f"{shown.before.removesuffix(' GiB')}{less} = {shown.after}"
     held = plan.held_bytes
     holds = f" (the allocator holds {format_gib(held)})" if held is not None else ""
-    doubt = plan_answer(found, plan)
+    doubt = plan_answer(plan)
     print(f"{number}. {sums}{holds}, {f'{doubt}, ' if doubt else ''}{step_time(plan.step_time_share)}")
     for step, saved in zip(plan.steps, shown.saved, strict=True):
         print(

@@ -10,7 +10,7 @@ from trainmem.job import BaseQuantization, Lora, Optimizer, Precision, TrainingJ
 from trainmem.model import Architecture, resolve
 from trainmem.whiteboard.adapters import Shapes, frozen_base, trainable_shapes
 from trainmem.whiteboard.optimizer_state import optimizer_state
-from trainmem.whiteboard.sharding import offload_leaves_device, shares
+from trainmem.whiteboard.sharding import offload_leaves_device, offload_takes_parameters, shares
 from trainmem.whiteboard.states import RECIPES, recipe_of
 
 __all__ = ["least_bytes"]
@@ -31,6 +31,8 @@ def least_bytes(job: TrainingJob, architecture: Architecture | None = None) -> i
     trained, weights, state = _held(
         architecture, job.lora, job.base_quantization, job.precision, job.optimizer, recipe.state_bytes
     )
+    if offload_takes_parameters(job):
+        return _saved_at_the_loss(job, architecture)
     wide = trained * (recipe.master_bytes or recipe.gradient_bytes) // over.gradients
     held = weights // over.weights
     stepping = 0

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
+from trainmem.capacity import needed_bytes, sum_answer, sum_low_bytes
 from trainmem.estimate import Detail, Estimate, estimate
 from trainmem.fit.bounds import least_bytes
-from trainmem.fit.ranks import estimate_rank
 from trainmem.fit.room import Room
 from trainmem.fit.run import run
-from trainmem.job import Sharding, TrainingJob
+from trainmem.job import TrainingJob
 from trainmem.model import resolve
 from trainmem.recording import without_collections
 from trainmem.whiteboard.adapters import trainable_shapes
@@ -25,7 +25,6 @@ __all__ = [
     "can_fit",
     "fits",
     "held_alone",
-    "held_bytes",
     "limit_of",
     "needs_at_least",
     "outcome",
@@ -34,7 +33,7 @@ __all__ = [
 
 Basis = Literal["allocator", "bound", "sum"]
 """allocator: three steps replayed through it; bound: the fast peak, which the allocator never stays below;
-sum: an engine without an allocator (the whiteboard, a shard)."""
+sum: an `Estimate.is_sum`, of which only what probably fits under its worst error does where it is of a rank."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,11 +53,9 @@ class Outcome:
 
 
 def answer(job: TrainingJob, detail: Detail) -> Estimate:
-    """The tape's estimate of one rank, and where it knows FSDP2 alone, what `estimate_rank` makes of it."""
+    """What `estimate` answers, of few micro batches, which peak as many do."""
     short = _short(job)
     found = _fast(short)
-    if found.engine != "tape" and job.sharding != Sharding():
-        return estimate_rank(job)
     if found.engine == "tape" and detail == "exact":
         found = estimate(short, "tape", "exact")
     return replace(found, job=job)
@@ -75,16 +72,10 @@ def _fast(job: TrainingJob) -> Estimate:
         return estimate(job, "tape", "fast")
 
 
-def held_bytes(found: Estimate) -> int:
-    """What the allocator holds at the peak: reserved where it was replayed, else allocated."""
-    reserved = found.peak_reserved_bytes
-    return found.peak_allocated_bytes if reserved is None else reserved
-
-
 def held_alone(job: TrainingJob) -> int:
     """What the allocator would hold if it were given all that the job asks for; the fast peak without a replay."""
-    if _fast(_short(job)).engine != "tape":
-        return held_bytes(answer(job, "fast"))
+    if _fast(_short(job)).is_sum:
+        return needed_bytes(answer(job, "exact"))
     ran = run(_short(job), None)
     assert ran is not None
     return ran.reserved_bytes
@@ -107,7 +98,10 @@ def limit_of(job: TrainingJob, room: Room) -> int:
 def needs_at_least(job: TrainingJob, limit_bytes: int) -> int:
     """What the allocator must reserve for sure: the fast peak, or a bound below it that is above the limit already."""
     least = least_bytes(job)
-    return least if least > limit_bytes else max(least, answer(job, "fast").peak_allocated_bytes)
+    if least > limit_bytes:
+        return least
+    found = answer(job, "fast")
+    return max(least, sum_low_bytes(found) if found.over_ranks else found.peak_allocated_bytes)
 
 
 def can_fit(job: TrainingJob, room: Room) -> bool:
@@ -125,7 +119,12 @@ def outcome(job: TrainingJob, room: Room, detail: Detail = "exact") -> Outcome:
     """
     if not can_fit(job, room):
         return Outcome(fits=False, basis="bound")
-    if _fast(_short(job)).engine != "tape":
+    quick = _fast(_short(job))
+    if quick.over_ranks and detail == "exact":
+        found = answer(job, "exact")
+        said = sum_answer(found, limit_of(job, room))
+        return Outcome(fits=said == "probably_fits", basis="sum", reserved_bytes=found.peak_reserved_bytes)
+    if quick.is_sum:
         return Outcome(fits=True, basis="sum")
     if detail == "fast":
         return Outcome(fits=True, basis="bound")
@@ -138,7 +137,9 @@ def fits(job: TrainingJob, room: Room, detail: Detail = "exact") -> bool:
 
 
 def survives(job: TrainingJob, room: Room) -> bool:
-    """`fits` of a job that the tape replays, where a bound is not expected to spare the replay."""
+    """`fits`, where a bound is not expected to spare the replay."""
+    if _fast(_short(job)).is_sum:
+        return fits(job, room)
     return run(_short(job), limit_of(job, room)) is not None
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainmem.allocator import TURN_ON_EXPANDABLE_SEGMENTS
-from trainmem.capacity import capacity_report
-from trainmem.estimate import Detail, Engine
+from trainmem.capacity import SumAnswer, capacity_report, needed_bytes, sum_answer
+from trainmem.estimate import Detail, Engine, Estimate
 from trainmem.fit.lists import levers_that_fit
-from trainmem.fit.outcome import Outcome, answer, can_fit, held_alone, held_bytes, outcome
+from trainmem.fit.outcome import Outcome, answer, can_fit, held_alone, limit_of, outcome
 from trainmem.fit.room import Room
 from trainmem.fit.steps import PlanStep, Steps, combined_share
 from trainmem.job import TrainingJob
@@ -34,6 +34,7 @@ class Plan:
     peak_bytes: int
     held_bytes: int | None
     tight: bool
+    sum_answer: SumAnswer | None = None
 
     @property
     def saved_bytes(self) -> int:
@@ -54,6 +55,7 @@ class Plan:
             "step_time_share": self.step_time_share,
             "held_bytes": self.held_bytes or self.peak_bytes,
             "tight": self.tight,
+            "sum_answer": self.sum_answer,
             "job": self.job.to_json(),
         }
 
@@ -77,6 +79,7 @@ class Plans:
     peak_bytes: int
     held_bytes: int
     plans: tuple[Plan, ...]
+    sum: Estimate | None = None
 
     def to_json(self) -> dict[str, Any]:
         """For the command line."""
@@ -116,18 +119,21 @@ def _plans(job: TrainingJob, room: Room, detail: Detail) -> Plans:
         peak_bytes=quick.peak_allocated_bytes,
         held_bytes=_held(job, state, room, detail),
         plans=tuple(_plan(steps, room, detail) for steps in found),
+        sum=answer(job, detail) if quick.is_sum else None,
     )
 
 
 def _plan(steps: Steps, room: Room, detail: Detail) -> Plan:
     job = steps[-1].job
     state = outcome(job, room, detail)
+    exact = answer(job, detail)
     return Plan(
         steps=steps,
         job=job,
         peak_bytes=answer(job, "fast").peak_allocated_bytes,
         held_bytes=state.reserved_bytes,
         tight=state.tight,
+        sum_answer=sum_answer(exact, limit_of(job, room)) if exact.is_sum else None,
     )
 
 
@@ -137,10 +143,10 @@ def _held(job: TrainingJob, state: Outcome, room: Room, detail: Detail) -> int:
         return state.reserved_bytes
     if detail == "exact" and can_fit(job, room):
         return held_alone(job)
-    return held_bytes(answer(job, "fast"))
+    return needed_bytes(answer(job, "fast"))
 
 
 def _fits_expandable(job: TrainingJob, room: Room) -> bool:
-    if not can_fit(job, room) or answer(job, "fast").engine != "tape":
+    if not can_fit(job, room) or answer(job, "fast").is_sum:
         return False
     return capacity_report(job, room.usable_bytes).answer == "fits_with_expandable_segments"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainmem.capacity import SumAnswer, sum_answer
+from trainmem.capacity import SumAnswer, needed_bytes, sum_answer
 from trainmem.device import devices
 from trainmem.estimate import Detail, Estimate
 from trainmem.fit.floor import StepFloor, step_floor
-from trainmem.fit.outcome import answer, can_fit, held_bytes, outcome
+from trainmem.fit.outcome import answer, can_fit, outcome
 from trainmem.fit.room import Room, room
 from trainmem.job import JobError, Sharding, TrainingJob
 
@@ -39,14 +39,12 @@ class Offer:
     @property
     def needed_bytes(self) -> int:
         """What the allocator holds; where that is `tight`, what it cannot do without."""
-        return self.estimate.peak_allocated_bytes if self.tight else held_bytes(self.estimate)
+        return self.estimate.peak_allocated_bytes if self.tight else needed_bytes(self.estimate)
 
     @property
     def sum_answer(self) -> SumAnswer | None:
-        """What the whiteboard's sum says of a model that the tape does not know; None of all others."""
-        if self.estimate.engine != "whiteboard":
-            return None
-        return sum_answer(self.needed_bytes, self.room.limit_bytes, self.job)
+        """What an `Estimate.is_sum` says; None of a replay."""
+        return sum_answer(self.estimate, self.room.limit_bytes) if self.estimate.is_sum else None
 
     @property
     def tokens_per_second(self) -> float:
@@ -61,7 +59,7 @@ class Offer:
             "fits": self.fits,
             "tight": self.tight,
             "sum_answer": self.sum_answer,
-            "held_bytes": held_bytes(self.estimate),
+            "held_bytes": needed_bytes(self.estimate),
             "needed_bytes": self.needed_bytes,
             "limit_bytes": self.room.limit_bytes,
             "step_floor_seconds": self.floor.seconds,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from trainmem.capacity import WORST, SumAnswer, sum_answer
+from trainmem.capacity import SumAnswer, needed_bytes, sum_answer, sum_doubt, sum_name
+from trainmem.estimate import Estimate
 from trainmem.fit.floor import Fraction, StepFloor
 from trainmem.fit.frontier import MethodFit, WhatFits
 from trainmem.fit.methods import Kind
@@ -13,7 +14,6 @@ from trainmem.fit.plan import EXPANDABLE, Plan, Plans
 from trainmem.fit.rent import Offer, RentOrOwn
 from trainmem.job import TrainingJob
 from trainmem.levers import Mathematics
-from trainmem.results import band
 from trainmem.units import GIB, format_gib
 from trainmem.whiteboard import LessonLimit
 
@@ -137,8 +137,8 @@ def plan_sum(before_bytes: int, plan: Plan) -> Sum:
 def outcome_sentence(found: Plans) -> str:
     """Whether the job fits and by how much, as the rest of a sentence that names it."""
     held, limit, place = found.held_bytes, found.room.limit_bytes, found.room.place
-    if found.engine == "whiteboard":
-        return _by_a_sum(found)
+    if found.sum is not None:
+        return _by_a_sum(found, found.sum)
     may = f"the allocator may hold {format_gib(limit)}"
     if found.fits and found.tight:
         return f"fits {place}, but it is tight: it would hold {format_gib(held)}, and {may}; {TIGHT}"
@@ -152,13 +152,13 @@ def outcome_sentence(found: Plans) -> str:
     )
 
 
-def _by_a_sum(found: Plans) -> str:
-    """Of a model that the tape does not know: no promise, but the band of the sum's errors."""
-    need, limit = found.peak_bytes, found.room.limit_bytes
-    said = _SUM_WORDS[sum_answer(need, limit, found.job)]
+def _by_a_sum(found: Plans, answer: Estimate) -> str:
+    """Of a job that was not replayed: no promise, but the band of such answers' errors."""
+    need, limit = needed_bytes(answer), found.room.limit_bytes
+    said = _SUM_WORDS[sum_answer(answer, limit)]
     return (
-        f"{said} {found.room.place}: the whiteboard's sum is {format_gib(need)} of {format_gib(limit)}. {WORST}: "
-        f"{band(need, found.job).sentence}"
+        f"{said} {found.room.place}: {sum_name(answer)} {format_gib(need)} of {format_gib(limit)}. "
+        f"{sum_doubt(answer)}"
     )
 
 
@@ -170,11 +170,9 @@ def limit_titles(job: TrainingJob) -> tuple[str, str]:
     )
 
 
-def plan_answer(found: Plans, plan: Plan) -> str:
+def plan_answer(plan: Plan) -> str:
     """What is left to doubt of one plan: nothing where it was replayed, else what the sum says."""
-    if found.engine != "whiteboard":
-        return ""
-    return _in_a_cell(sum_answer(plan.peak_bytes, found.room.limit_bytes, plan.job))
+    return "" if plan.sum_answer is None else _in_a_cell(plan.sum_answer)
 
 
 def offer_in_words(offer: Offer) -> str:
@@ -201,7 +199,7 @@ def offers_doubt(found: RentOrOwn) -> str:
     if not sums:
         return ""
     which = "" if len(sums) == len(found.offers) else "Where an answer is only probable: "
-    said = f"{WORST}: {band(sums[0].needed_bytes, sums[0].job).sentence}."
+    said = f"{sum_doubt(sums[0].estimate)}."
     return f"{which}{said[0].lower() if which else said[0]}{said[1:]}"
 
 

@@ -26,7 +26,7 @@ _FEWEST_ROWS = 19
 class Band:
     """The least and the most that a step may need, and the errors behind them as shares of the measured peak.
 
-    ``alike``: the traits that the ``rows`` have in common with the job.
+    ``alike``: the traits that the ``rows``, which are ``of`` what was measured, have in common with the job.
     """
 
     low_bytes: int
@@ -35,6 +35,7 @@ class Band:
     most_error: float
     rows: int
     alike: tuple[str, ...] = ()
+    of: str = "measured steps"
 
     @property
     def sentence(self) -> str:
@@ -43,7 +44,7 @@ class Band:
             return "no step was measured to say how far such a figure is off"
         same = f" of the same {' and '.join(self.alike)}" if self.alike else ""
         return (
-            f"on {self.rows} measured steps{same} such a figure was between {max(0.0, -self.least_error):.0%} too low "
+            f"on {self.rows} {self.of}{same} such a figure was between {max(0.0, -self.least_error):.0%} too low "
             f"and {max(0.0, self.most_error):.0%} too high"
         )
 

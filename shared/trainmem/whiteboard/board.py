@@ -76,7 +76,8 @@ def whiteboard(job: TrainingJob, architecture: Architecture) -> Whiteboard:
         *state_terms(job, architecture),
         *optimizer_terms(job, architecture),
         *_activations_and_logits(job, architecture),
-        *communication_terms(job, architecture, trainable, recipe_of(job).gradient_bytes),
+        # collectives carry what backward makes, which a hook converts to fp32 where gradients are kept so
+        *communication_terms(job, architecture, trainable, recipe_of(job).weight_bytes),
     )
     terms = tuple(sorted(terms, key=lambda term: BUCKETS.index(term.bucket)))
     buckets: dict[Bucket, int] = dict.fromkeys(BUCKETS, 0)

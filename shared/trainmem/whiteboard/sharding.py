@@ -15,6 +15,7 @@ __all__ = [
     "communication_terms",
     "gathered_parameters",
     "offload_leaves_device",
+    "offload_takes_parameters",
     "shares",
     "zero_bytes_per_parameter",
 ]
@@ -55,6 +56,11 @@ def offload_leaves_device(job: TrainingJob) -> bool:
     """
     offload = job.sharding.offload
     return offload == "nvme" or (offload == "cpu" and not device(job.device).integrated)
+
+
+def offload_takes_parameters(job: TrainingJob) -> bool:
+    """Whether shards of parameters and gradients leave the device too, as under FSDP2's ``CPUOffloadPolicy``."""
+    return job.sharding.mode == "fsdp2" and offload_leaves_device(job)
 
 
 def zero_bytes_per_parameter(

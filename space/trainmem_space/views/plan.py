@@ -87,11 +87,8 @@ def _plan(plan: Plan, found: Plans, is_checking: bool) -> str:
             f"<span>{_time(price.share)} {source}</span>"
             f"<span>{mathematics_in_words(step.mathematics)}</span></li>"
         )
-    holds = (
-        f"the allocator holds {size(plan.held_bytes)}"
-        if plan.held_bytes is not None
-        else plan_answer(found, plan)
-    )
+    held = plan.held_bytes
+    holds = ", ".join(filter(None, (held and f"the allocator holds {size(held)}", plan_answer(plan))))
     tight = f"<p>Tight: {_TIGHT}.</p>" if plan.tight else ""
     base = _base(plan.job, found)
     held_back = f'<span class="tm-apply" aria-disabled="true" title="{CHECKING}">Apply</span>'
