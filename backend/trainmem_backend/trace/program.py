@@ -26,6 +26,7 @@ from trainmem_backend.trace.pretrained import load_hook_points, weights_without_
 from trainmem_backend.trace.script_host import scripted
 from trainmem_backend.trace.script_imports import load_what_it_names
 from trainmem_backend.trace.session import tracing
+from trainmem_backend.trace.triton import load_triton
 from trainmem_backend.trace.virtual_answers import memory_answers
 
 __all__ = ["trace_program", "trace_script", "trace_step"]
@@ -68,6 +69,7 @@ def trace_program(
     program never stepped an optimizer, and lets its own errors through.
     """
     load_hook_points()
+    load_triton()
     with tracing(gpu_traits(device)) as session:
         recorder = session.recorder
         cut = StepCutter(session, steps, progress or (lambda share: None))

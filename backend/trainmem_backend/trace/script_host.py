@@ -20,6 +20,7 @@ from trainmem_backend.trace.evaluation import telling_of_evaluation
 from trainmem_backend.trace.one_process import one_process
 from trainmem_backend.trace.script_files import files_of_a_script
 from trainmem_backend.trace.script_limits import refusing_what_no_trace_replays
+from trainmem_backend.trace.triton import unlaunched_kernels
 
 __all__ = ["scripted"]
 
@@ -100,6 +101,7 @@ def scripted(note: Callable[[str], None]) -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch, "compile", uncompiled))
         stack.enter_context(mock.patch.object(torch.nn.Module, "compile", uncompiled))
         stack.enter_context(files_of_a_script(note))
+        stack.enter_context(unlaunched_kernels(note))
         stack.enter_context(mock.patch.object(torch, "Generator", _HostGenerator))
         for owner in (torch, torch.random):
             stack.enter_context(mock.patch.object(owner, "set_rng_state", set_state))

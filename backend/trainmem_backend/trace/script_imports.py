@@ -21,6 +21,7 @@ _LIBRARIES = (
     "timm",
     "diffusers",
     "datasets",
+    "triton",
     "torch.nn.attention.flex_attention",
 )
 """They look for a GPU, or make tensors, when they are imported."""
