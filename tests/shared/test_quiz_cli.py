@@ -93,6 +93,8 @@ def test_progress_that_cannot_be_kept_is_refused_before_the_first_question(answe
     out, err = capsys.readouterr()
     assert out == ""
     assert err == f"trainmem quiz: progress: {file} cannot be written: no such file or directory\n"
+    assert main(["quiz", "--progress", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"trainmem quiz: progress: {tmp_path} is not an ordinary file\n"
 
 
 def test_a_sheet_has_questions_and_answers(capsys):

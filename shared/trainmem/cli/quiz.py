@@ -125,6 +125,8 @@ def _chosen(args: argparse.Namespace, seed: int, progress: Progress) -> Run:
 def _read(path: Path | None) -> Progress:
     if path is None or not path.exists():
         return EMPTY
+    if not path.is_file():  # a device may have no end
+        raise ValueError(f"progress: {path} is not an ordinary file")
     try:
         return Progress.from_text(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
