@@ -54,6 +54,13 @@ def test_a_line_of_jobs_names_the_field(tmp_path: Path, line: str, error: str) -
     assert second == TrainingJob(model="m")
 
 
+def test_a_line_without_an_end_is_not_read_to_it(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.jsonl"
+    file.write_text('{"model": "m"}\n' + "\0" * 5_000_000)
+    _, endless = jobs_from_file(str(file))
+    assert str(endless).startswith("line 2: more than 4,000,000 characters")
+
+
 @pytest.mark.parametrize(
     ("said", "shown"), [("1e999", "Infinity"), ("-1e999", "-Infinity"), ("[1e999]", "[Infinity]")]
 )

@@ -31,6 +31,8 @@ class Merged:
 def read_run(path: Path) -> list[MeasuredRow]:
     """The rows of a run's folder or of a JSON Lines file. Raises `RowError`."""
     file = path / "rows.jsonl" if path.is_dir() else path
+    if file.exists() and not file.is_file():  # a device may have no end
+        raise RowError(f"run: {file} is not an ordinary file")
     try:
         return read_rows(file.read_text(encoding="utf-8"), source=str(file))
     except UnicodeDecodeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -37,6 +38,7 @@ _HELP = {
     "zero_grad": "what stands between steps: no gradients, or zeros",
     "base_quantization": "how the frozen base is stored; needs --lora-rank",
 }
+_LONGEST_LINE = 4_000_000
 _SHORT = {"micro_batch": ["-b"], "sequence_length": ["-s"]}
 
 
@@ -165,7 +167,12 @@ def jobs_from_file(path: str) -> Iterator[TrainingJob | JobError]:
     except OSError as error:
         raise ValueError(f"jobs: {path[:60]} cannot be read: {error.strerror}") from error
     with source as lines:
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(iter(partial(lines.readline, _LONGEST_LINE + 1), ""), 1):
+            if len(line) > _LONGEST_LINE:  # the file may be a device, which has no end either
+                yield JobError(
+                    f"line {number}: more than {_LONGEST_LINE:,} characters, and is the last one read"
+                )
+                return
             if not line.strip():
                 continue
             try:
