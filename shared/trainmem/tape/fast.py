@@ -18,7 +18,7 @@ from trainmem.model import Architecture
 from trainmem.tape.claims import fully_sharded, has_masters
 from trainmem.tape.dims import dimensions
 from trainmem.tape.levels import Levels
-from trainmem.tape.loading import load
+from trainmem.tape.loading import load, local_name
 from trainmem.tape.optimizers import Rounding, Trainable, optimizer_step, rounding_of
 from trainmem.tape.program import compiled
 from trainmem.tape.step import size_in_bytes, updated
@@ -105,8 +105,12 @@ def _loaded(
     quantization: BaseQuantization,
     precision: Precision,
     sharding: Sharding,
+    cast: frozenset[str],
 ) -> _Kept:
-    """What loading the model leaves: the same for every block of a kind, so that one more tells of all."""
+    """What loading the model leaves: the same for every block of a kind, so that one more tells of all.
+
+    ``cast``: names of biases within a block that the first step casts.
+    """
     job = TrainingJob(
         model=architecture.family,
         lora=lora,
@@ -115,10 +119,10 @@ def _loaded(
         sharding=sharding,
     )
     few, counts = _one_of_each(architecture)
-    kept = once = _kept(job, few)
+    kept = once = _kept(job, few, cast)
     for kind, count in zip(few.layer_kinds, counts, strict=True):
         if count > 1:
-            more = _kept(job, replace(few, layer_kinds=(*few.layer_kinds, kind)))
+            more = _kept(job, replace(few, layer_kinds=(*few.layer_kinds, kind)), cast)
             kept = kept.plus(more.less(once), count - 1)
     return kept
 
@@ -142,11 +146,10 @@ class _Kept:
         return self.plus(other, -1)
 
 
-def _kept(job: TrainingJob, architecture: Architecture) -> _Kept:
+def _kept(job: TrainingJob, architecture: Architecture, cast: frozenset[str]) -> _Kept:
     meter = _Meter()
     counts = load(meter, job, architecture)
-    if job.base_quantization == "nf4":
-        counts.cast_biases(meter)
+    counts.cast_biases(meter, cast)
     return _Kept(meter.kept, counts.parameters, counts.trainable_parameters)
 
 
@@ -162,20 +165,27 @@ def _optimizer_bytes(
 ) -> tuple[int, int]:
     """(state, highest temporaries of a step) of an optimizer over all that trains.
 
-    Both grow by the same amount with every further equal block, so one and two of a sort tell all of them.
+    Both grow by the same amount with every equal block after the second, so up to three of a sort tell all of them.
+    They stand where they do in the model, as an optimizer's loop holds temporaries of a parameter into the next one's.
     """
     few, counts = _one_of_each(architecture)
-    outside, blocks = _by_block(updated(few, lora, itemsize, ranks))
+    everything = updated(few, lora, itemsize, ranks)
+    _, blocks = _by_block(everything)
     scope = dict(dims)
     alike = _alike_blocks(blocks, counts)
-    once = [*outside, *(p for block, _ in alike for p in block)]
+    kept = {p.name for block, _ in alike for p in block}
+    once = [p for p in everything if p.name in kept or not p.name.startswith("layers.")]
     state, scratch = _metered(once, optimizer, rounding, scope)
     totals = [state, scratch]
     for block, count in alike:
         if count > 1:
-            more = _metered([*once, *block], optimizer, rounding, scope)
-            totals[0] += (count - 1) * (more[0] - state)
-            totals[1] += (count - 1) * (more[1] - scratch)
+            end = once.index(block[-1]) + 1
+            twice = _metered([*once[:end], *block, *once[end:]], optimizer, rounding, scope)
+            thrice = twice
+            if count > 2:
+                thrice = _metered([*once[:end], *block, *block, *once[end:]], optimizer, rounding, scope)
+            totals[0] += twice[0] - state + (count - 2) * (thrice[0] - twice[0])
+            totals[1] += twice[1] - scratch + (count - 2) * (thrice[1] - twice[1])
     return totals[0], totals[1]
 
 
@@ -230,7 +240,8 @@ def fast_figures(job: TrainingJob, architecture: Architecture) -> FastFigures:
     if job.accumulation > 1 or zeros:
         adding = compiled(structure_of(job, architecture, accumulating=True))
 
-    loaded = _loaded(architecture, job.lora, job.base_quantization, job.precision, job.sharding)
+    cast = frozenset(local_name(name) for name in fresh.loaded)
+    loaded = _loaded(architecture, job.lora, job.base_quantization, job.precision, job.sharding, cast)
     base = list(loaded.buckets)
     tokens = job.micro_batch * job.sequence_length * 8
     base[_WEIGHTS] += ((tokens + 511) & ~511) + (512 if job.task == "sequence_classification" else 0)

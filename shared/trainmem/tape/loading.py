@@ -34,11 +34,20 @@ class Loaded:
     biases: tuple[tuple[int, int, str], ...] = ()
     """(number, elements, name) of fp32 biases of packed layers, which may cast them when they first run."""
 
-    def cast_biases(self, sink: Sink) -> None:
-        """The first forward puts a bias in the dtype that its 4-bit layer computes in in place of an fp32 one."""
+    def cast_biases(self, sink: Sink, names: frozenset[str]) -> None:
+        """The first forward puts a bias in the dtype that its packed layer computes in in place of an fp32 one.
+
+        ``names``: of those it does, within a block.
+        """
         for number, numel, name in self.biases:
-            sink.allocate(2 * numel, _WEIGHTS, "parameter", name)
-            sink.free(number)
+            if local_name(name) in names:
+                sink.allocate(2 * numel, _WEIGHTS, "parameter", name)
+                sink.free(number)
+
+
+def local_name(name: str) -> str:
+    """A parameter's name within its block, or its whole name outside the blocks."""
+    return name.split(".", 2)[2] if name.startswith("layers.") else name
 
 
 @lru_cache(maxsize=256)
