@@ -12,12 +12,12 @@ from trainmem.fit.report import JobFit
 from trainmem.fit.room import Room
 from trainmem.fit.words import (
     BY_DEFAULT,
-    BY_SUM,
     FAST,
     ORDER,
     TIGHT,
     fraction_sentence,
     limit_titles,
+    limits_doubt,
     mathematics_in_words,
     offer_in_words,
     offer_needs,
@@ -106,8 +106,8 @@ def _described(job: TrainingJob) -> str:
 
 
 def _limits(found: JobFit) -> None:
-    by_sum = found.plans.engine == "whiteboard"
-    doubt = f" ({BY_SUM[0].lower()}{BY_SUM[1:]})" if by_sum else f", the allocator {BY_DEFAULT}"
+    said = limits_doubt(found.plans)
+    doubt = f" ({said[0].lower()}{said[1:]})" if said else f", the allocator {BY_DEFAULT}"
     print(f"how far it goes, everything else as it is{doubt}:")
     rows = [("configuration", *limit_titles(found.plans.job))]
     for limits in found.limits:

@@ -19,6 +19,7 @@ from trainmem.whiteboard import LessonLimit
 
 __all__ = [
     "BY_DEFAULT",
+    "BY_RANK",
     "BY_SUM",
     "CHECKING",
     "FAST",
@@ -30,6 +31,7 @@ __all__ = [
     "fraction_sentence",
     "in_short",
     "limit_titles",
+    "limits_doubt",
     "mathematics_in_words",
     "offer_in_words",
     "offer_needs",
@@ -48,6 +50,9 @@ CHECKING = "Reserved memory is still being checked."
 BY_SUM = "Where the whiteboard's sum reaches the limit, which is too close to say: no step was replayed"
 """What limits of a model are that the tape does not know."""
 
+BY_RANK = "The largest that probably fits, by a rank's step that was put together from the unsharded one"
+"""What limits of a sharded job are that the tape does not replay."""
+
 FAST = (
     "Reserved memory was left out (--detail fast): what is said to fit here, the allocator may still refuse."
 )
@@ -61,7 +66,8 @@ ORDER = (
 
 TIGHT = (
     "it runs, but PyTorch's allocator has to hand cached memory back to the device and ask again, which costs time "
-    f"at every step it happens; with {EXPANDABLE} it need not"
+    f"at every step it happens; with {EXPANDABLE} it need not. A device with a little more memory may even "
+    "run out, as the allocator then asks again at another moment"
 )
 """What "tight" means."""
 
@@ -168,6 +174,15 @@ def limit_titles(job: TrainingJob) -> tuple[str, str]:
         f"largest micro batch at {job.sequence_length:,} tokens",
         f"longest sequence at micro batch {job.micro_batch:,}",
     )
+
+
+def limits_doubt(found: Plans) -> str:
+    """What the limits of a job rest on that was not replayed; empty where it was."""
+    if found.sum is None:
+        return ""
+    if found.sum.over_ranks:
+        return BY_RANK if found.sum.detail == "exact" else ""
+    return BY_SUM
 
 
 def plan_answer(plan: Plan) -> str:

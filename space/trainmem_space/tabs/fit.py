@@ -25,6 +25,7 @@ from trainmem.fit import (
 from trainmem.fit.family import FAMILIES, family
 from trainmem.fit.published import PAGE
 from trainmem.fit.report import limits_of
+from trainmem.fit.words import limits_doubt
 from trainmem.job import TrainingJob
 from trainmem.model import resolve
 from trainmem_space.address import job_of, tab_of
@@ -225,7 +226,6 @@ def _job(at: Room, job: TrainingJob, detail: Detail) -> str:
     if detail == "exact":
         deep = resolve(job).architecture.layers > _LIMITS_REPLAYED_TO_LAYERS
         how: Detail = "fast" if deep else "exact"
-        parts.insert(
-            1, limits_view(job, limits_of(job, at, how), "sum" if found.engine == "whiteboard" else how)
-        )
+        doubt = "" if deep and found.engine == "tape" else limits_doubt(found)
+        parts.insert(1, limits_view(job, limits_of(job, at, how), how, doubt))
     return "".join(parts)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from trainmem.estimate import Detail
 from trainmem.fit import Fraction, Limit, Offer, Plan, Plans, RentOrOwn, StepFloor
 from trainmem.fit.plan import EXPANDABLE
 from trainmem.fit.report import ConfigurationLimits
 from trainmem.fit.words import (
     BY_DEFAULT,
-    BY_SUM,
     CHECKING,
     ORDER,
     TIGHT,
@@ -118,10 +118,12 @@ def _capital(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}"
 
 
-def limits_view(job: TrainingJob, found: Sequence[ConfigurationLimits], detail: str) -> str:
+def limits_view(
+    job: TrainingJob, found: Sequence[ConfigurationLimits], detail: Detail, doubt: str = ""
+) -> str:
     """The largest micro batch and the longest sequence of each configuration of ``job``.
 
-    ``detail`` "sum": of a model that the tape does not know.
+    ``doubt``: what they rest on where that is no replay (`limits_doubt`).
     """
     rows = "".join(
         f'<tr><th scope="row">{escape(_capital(limits.title))}</th><td>{_limit(limits.micro_batch)}</td>'
@@ -130,11 +132,14 @@ def limits_view(job: TrainingJob, found: Sequence[ConfigurationLimits], detail: 
     )
     titles = "".join(f"<td>{escape(title).replace(' at ', '<br>at ')}</td>" for title in limit_titles(job))
     tight = any(part.tight for limits in found for part in (limits.micro_batch, limits.sequence_length))
-    note = {
-        "fast": "An upper bound: the allocator's reserved memory is left out. `trainmem fit` replays it.",
-        "exact": f"One more does not fit, replayed through the allocator {BY_DEFAULT}.",
-        "sum": f"{BY_SUM}.",
-    }[detail]
+    note = (
+        f"{doubt}."
+        if doubt
+        else {
+            "fast": "An upper bound: the allocator's reserved memory is left out. `trainmem fit` replays it.",
+            "exact": f"One more does not fit, replayed through the allocator {BY_DEFAULT}.",
+        }[detail]
+    )
     return (
         f'<h2>How far it goes</h2><p class="tm-note">{escape(note)}{f" Tight: {_TIGHT}." if tight else ""}</p>'
         '<table class="tm-table tm-fit-table"><thead><tr><th></th>'
