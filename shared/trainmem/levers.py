@@ -8,6 +8,7 @@ from typing import Literal
 
 from trainmem.device import device
 from trainmem.job import MOST_COUNT, Lora, Precision, Sharding, TrainingJob
+from trainmem.model import resolve
 
 __all__ = ["ALL_LEVERS", "CLUSTER_LEVERS", "LEVERS_BY_COST", "Mathematics", "MemoryLever"]
 
@@ -105,6 +106,8 @@ def _lora(job: TrainingJob) -> TrainingJob | None:
 
 def _qlora(job: TrainingJob) -> TrainingJob | None:
     if job.base_quantization != "none" or job.task != "causal_lm":
+        return None
+    if not resolve(job).architecture.has_linear_layers:
         return None
     return job.with_(lora=job.lora or Lora(), precision="bf16", base_quantization="nf4")
 

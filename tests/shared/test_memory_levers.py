@@ -4,13 +4,15 @@ import pytest
 
 from trainmem.device import device
 from trainmem.estimate import estimate
+from trainmem.fit import room
+from trainmem.fit.report import limits_of
 from trainmem.job import Lora, Sharding, TrainingJob
 from trainmem.levers import ALL_LEVERS, CLUSTER_LEVERS, LEVERS_BY_COST
 from trainmem.units import format_gib
 from trainmem.verdict import verdict
 
 JOB = TrainingJob(
-    model="gpt2-774m", micro_batch=8, attention="eager", zero_grad="zeros", optimizer="adamw", device="h200"
+    model="pythia-410m", micro_batch=8, attention="eager", zero_grad="zeros", optimizer="adamw", device="h200"
 )
 BY_KEY = {lever.key: lever for lever in ALL_LEVERS}
 
@@ -84,6 +86,20 @@ def test_adapters_leave_the_optimizer_and_the_precision_of_the_base_alone():
     for key in ("lora", "precision", "optimizer_8bit", "offload"):
         assert BY_KEY[key].pull(job) is None
     assert BY_KEY["qlora"].pull(job).lora == Lora(rank=4)
+
+
+def test_a_model_without_linear_layers_has_nothing_to_pack():
+    (packing,) = (lever for lever in LEVERS_BY_COST if lever.key == "qlora")
+    job = TrainingJob(model="gpt2-124m")
+    assert packing.pull(job) is None
+    assert packing.pull(job.with_(model="qwen2.5-0.5b")).base_quantization == "nf4"
+    assert any(
+        "packs linear layers alone" in note
+        for note in estimate(job.with_(lora=Lora(), base_quantization="nf4"), detail="fast").warnings
+    )
+    titles = [row.title for row in limits_of(job, room("t4"), "fast")]
+    assert any("LoRA" in title for title in titles)
+    assert not any("QLoRA" in title for title in titles)
 
 
 def test_a_classifier_has_no_fused_loss_and_no_adapters():

@@ -94,13 +94,16 @@ def configurations(job: TrainingJob) -> tuple[Configuration, ...]:
             "lora": job.lora or Lora(),
             "base_quantization": "none",
         }
-        packed = adapters | {"base_quantization": "nf4"}
         wanted += [
             ("LoRA in bf16, checkpointing", full | adapters),
             ("LoRA in bf16, checkpointing, fused loss", fused | adapters),
-            ("QLoRA in bf16, checkpointing", full | packed),
-            ("QLoRA in bf16, checkpointing, fused loss", fused | packed),
         ]
+        if resolve(job).architecture.has_linear_layers:
+            packed = adapters | {"base_quantization": "nf4"}
+            wanted += [
+                ("QLoRA in bf16, checkpointing", full | packed),
+                ("QLoRA in bf16, checkpointing, fused loss", fused | packed),
+            ]
     found: dict[TrainingJob, str] = {}
     for title, changes in wanted:
         found.setdefault(job.with_(**changes), title)

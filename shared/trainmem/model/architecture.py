@@ -132,6 +132,11 @@ class Architecture:
                 yield "", parameter
 
     @property
+    def has_linear_layers(self) -> bool:
+        """Whether a 4- or 8-bit base has anything to pack: GPT-2's Conv1D is no linear layer to bitsandbytes."""
+        return self.family != "gpt2"
+
+    @property
     def parameter_count(self) -> int:
         """Distinct parameters, tied ones once; equal to the count of the real model."""
         outside = sum(p.numel for p in (*self.embeddings, *self.final))

@@ -144,9 +144,14 @@ def _attention_warnings(job: TrainingJob, architecture: Architecture) -> list[st
 
 
 def _packing_warnings(job: TrainingJob, architecture: Architecture) -> list[str]:
-    """bitsandbytes replaces `nn.Linear`: stacked experts are no such layer and stay as they are."""
+    """bitsandbytes replaces `nn.Linear`: stacked experts and Conv1D are no such layers and stay as they are."""
     if job.base_quantization == "none":
         return []
+    if not architecture.has_linear_layers:
+        return [
+            f"{job.base_quantization} packs linear layers alone, and this model has none (its layers are Conv1D): its "
+            "weights stay as they are"
+        ]
     of_kind = {
         kind: sum(part.numel for part in block if part.kind == "expert")
         for kind, block in architecture.blocks.items()

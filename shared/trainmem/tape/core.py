@@ -293,7 +293,7 @@ class Tape(Ledger):
         ``selective``: the results of ops that ask for it are kept too, and not computed again
         (create_selective_checkpoint_contexts).
         """
-        frame = CheckpointFrame(function, arguments, self.autocast, selective)
+        frame = CheckpointFrame(function, arguments, self.autocast, selective, self.module_name)
         for argument in arguments:
             if isinstance(argument, Tensor):
                 self._mark_saved(argument)
@@ -336,6 +336,7 @@ class Tape(Ledger):
         before = (self._recomputing, self.grad_enabled, self._frame, self.module_name, self.bucket)
         self._recomputing, self.grad_enabled, self._frame = frame, True, None
         self.bucket = _TEMPORARIES
+        self.enter(frame.module)
         function = frame.function
         assert function is not None
         try:

@@ -113,7 +113,7 @@ def adapted_weights(architecture: Architecture, lora: Lora | None) -> frozenset[
 @lru_cache(maxsize=512)
 def quantized_weights(architecture: Architecture) -> frozenset[str]:
     """Names of the weights that a packed base packs: ordinary linear layers, never the head or Conv1D."""
-    if architecture.family == "gpt2":
+    if not architecture.has_linear_layers:
         return frozenset()
     groups = (architecture.embeddings, architecture.final, architecture.head, *architecture.blocks.values())
     return frozenset(p.name for parts in groups for p in parts if p.kind == "linear")

@@ -134,15 +134,32 @@ class Holder:
 class CheckpointFrame:
     """One checkpointed call: how to run it again, and the holders to fill in order."""
 
-    __slots__ = ("arguments", "autocast", "done", "function", "holders", "outputs", "seen", "selective")
+    __slots__ = (
+        "arguments",
+        "autocast",
+        "done",
+        "function",
+        "holders",
+        "module",
+        "outputs",
+        "seen",
+        "selective",
+    )
 
     def __init__(
-        self, function: Callable[..., Any], arguments: tuple[Any, ...], autocast: int, selective: bool
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        autocast: int,
+        selective: bool,
+        module: str,
     ) -> None:
         self.function: Callable[..., Any] | None = function
         self.arguments = arguments
         self.autocast = autocast
         self.selective = selective
+        self.module = module
+        """In which the call was made, and is made again."""
         self.outputs: list[tuple[Tensor, ...]] = []
         """Selective: results of matrix products and attention, kept by the first run for the second."""
         self.holders: list[weakref.ref[Holder]] = []  # weak: a holder keeps its frame alive

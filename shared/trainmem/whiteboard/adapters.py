@@ -94,7 +94,7 @@ def frozen_base(architecture: Architecture, quantization: BaseQuantization, weig
     functional.py.
     """
     packed = packed_bytes = 0
-    if quantization != "none" and architecture.family != "gpt2":
+    if quantization != "none" and architecture.has_linear_layers:
         for kind, copies in Counter(architecture.layer_kinds).items():
             for parameter in architecture.blocks[kind]:
                 if parameter.kind == "linear":
