@@ -68,3 +68,61 @@ def test_micro_batches_that_are_not_sent_take_no_memory_of_their_own() -> None:
 
     two, three = (figures(Layer, micro_batches=count).peak_allocated_bytes for count in (2, 3))
     assert two == three
+
+
+class Square(torch.nn.Linear):
+    """One parameter of 4 MiB."""
+
+    def __init__(self) -> None:
+        super().__init__(1024, 1024, bias=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs.repeat(1, 4))
+
+
+SQUARE_BYTES = 4 * 1024 * 1024
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_gradients_that_are_views_of_their_buckets_are_held_once(micro_batches: int) -> None:
+    copied, viewed = (
+        figures(Square, micro_batches=micro_batches, gradient_as_bucket_view=views) for views in (False, True)
+    )
+    held = {name: copied.phases[name] - viewed.phases[name] for name in copied.phases}
+    assert held["after_backward_bytes"] == held["after_optimizer_bytes"] == SQUARE_BYTES
+    # a micro batch that is not sent leaves its gradient beside the bucket
+    assert held["after_forward_bytes"] == held["start_bytes"] == 0
+
+
+def test_buckets_are_made_anew_only_once_gradients_were_sent() -> None:
+    class Layers(torch.nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(torch.nn.Linear(256, 1024, bias=False), torch.nn.Linear(1024, 1024, bias=False))
+
+    def build() -> Any:
+        torch.distributed.init_process_group("nccl", rank=0, world_size=2)
+        wrapped = torch.nn.parallel.DistributedDataParallel(Layers().cuda(), bucket_cap_mb=1)
+        return wrapped, torch.optim.SGD(wrapped.parameters())
+
+    def accumulate(state: Any) -> None:
+        wrapped, optimizer = state
+        with wrapped.no_sync():
+            for _ in range(2):
+                wrapped(torch.ones(8, 256, device="cuda")).sum().backward()
+        wrapped(torch.ones(8, 256, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    recording = trace_step(build, accumulate, steps=2)
+    second = min(mark.event for mark in recording.marks if mark.step == 2)
+    parameter, gradients, bucket = 1, 3, 1
+    assert recording.events[:second].count(SQUARE_BYTES) == parameter + gradients
+    assert recording.events[second:].count(SQUARE_BYTES) == bucket + gradients
+
+
+def test_a_model_that_may_miss_gradients_copies_what_it_returns() -> None:
+    peaks = [
+        figures(Square, find_unused_parameters=unused).phases["peak_forward_bytes"]
+        for unused in (False, True)
+    ]
+    assert peaks[1] - peaks[0] == 8 * 1024 * 4
