@@ -156,9 +156,10 @@ def _of_scripts() -> str:
     )
     scripts, models = ({run[name] for run in runs} for name in ("script", "model"))
     return (
-        f"{len(scripts)} whole scripts (Trainer, accelerate, LoRA, fp16 with a scaler, "
-        f"preferences by hand) were run on an H200, {len(runs)} runs with {len(models)} models, "
-        f"and traced with no GPU: allocated memory is within {100 * max(allocated):.2f}% and right to the byte in "
+        f"{len(scripts)} whole scripts (Trainer, accelerate, LoRA, fp16 with a scaler, preferences by hand; DDP and "
+        f"FSDP2 by hand, accelerate's and the Trainer's) were run on an H200, {sum('ranks' in run for run in runs)} "
+        f"of the {len(runs)} runs on two, with {len(models)} models, and traced with no GPU: "
+        f"allocated memory is within {100 * max(allocated):.2f}% and right to the byte in "
         f"{allocated.count(0)}, reserved memory within {100 * max(reserved):.2f}% and to the byte in "
         f"{reserved.count(0)} (`TRAINMEM_SCRIPTS=all pytest tests/backend/test_scripts_measured.py`)."
     )
