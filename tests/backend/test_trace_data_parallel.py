@@ -125,4 +125,5 @@ def test_a_model_that_may_miss_gradients_copies_what_it_returns() -> None:
         figures(Square, find_unused_parameters=unused).phases["peak_forward_bytes"]
         for unused in (False, True)
     ]
-    assert peaks[1] - peaks[0] == 8 * 1024 * 4
+    map_of_used_parameters = 512
+    assert peaks[1] - peaks[0] == 8 * 1024 * 4 + map_of_used_parameters

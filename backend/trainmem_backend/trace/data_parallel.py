@@ -81,6 +81,8 @@ class VirtualDataParallel(torch.nn.Module):
             self._fill_buckets(
                 self._in_order(_grouped(self._trained, _FIRST_BUCKET_BYTES, self._limit))[::-1]
             )
+            # which parameters any rank used (`Reducer::initialize_local_used_map`)
+            self._used = self._empty(len(self._trained), torch.int32, self._trained[0].device)
         else:
             self._fill_buckets(_grouped(self._trained, 1 << 62, 1 << 62))
 
