@@ -48,5 +48,7 @@ def test_a_script_takes_what_it_took(
     # Which block the allocator left unsplit is not known to the byte: it hangs on where the driver puts segments,
     # around NCCL's memory too, and the two ranks of a run may differ. Five of the runs on two GPUs did not come out;
     # placed at the addresses their segments had there, these traces' counters are the GPU's at each of three steps.
-    assert got[0] == pytest.approx(run["peak_allocated_bytes"], rel=0.0025)
-    assert got[1] == pytest.approx(run["peak_reserved_bytes"], rel=0.0025)
+    # NCCL's memory moves the addresses that segments of several ranks get
+    share = 0.0025 if "ranks" in run else 0.001
+    assert got[0] == pytest.approx(run["peak_allocated_bytes"], rel=share)
+    assert got[1] == pytest.approx(run["peak_reserved_bytes"], rel=share)

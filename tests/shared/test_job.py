@@ -127,7 +127,7 @@ def test_a_job_made_of_another_one_keeps_its_config() -> None:
         == TrainingJob.from_json(json.loads(json.dumps(job.to_json())))
     )
     assert pickle.loads(pickle.dumps(other)).with_(micro_batch=1) == copy.deepcopy(job)
-    with pytest.raises(JobError, match="config.a: set"):
+    with pytest.raises(JobError, match=r"config\.a: set"):
         other.with_(config={"a": {1}})
 
 
