@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
-from trainmem.allocator import stream_allocator
-from trainmem.allocator.compiled import first_freed
+from trainmem.allocator import first_freed, stream_allocator
 from trainmem.job import TrainingJob
 from trainmem.model import resolve
 from trainmem.recording import Recording, kernel_loads, without_collections

@@ -78,9 +78,8 @@ def _sort_for_addition(call: KernelCall, target: torch.Tensor, places: Sequence[
         if linear < 0:
             linear = product
         else:
-            recorder.free(
-                product
-            )  # added to the first in place (computeLinearIndex in TensorAdvancedIndexing)
+            # added to the first in place (computeLinearIndex in TensorAdvancedIndexing)
+            recorder.free(product)
     rows = 1
     for index, size in zip(places, target.shape, strict=False):
         rows *= size if index is not None else 1
