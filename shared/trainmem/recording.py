@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import gc
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Literal
 
-from trainmem.allocator import AllocatorSettings, OutOfMemory, RisingAddresses, SegmentPlacement, replay
+from trainmem.allocator import (
+    AllocatorSettings,
+    OutOfMemory,
+    RisingAddresses,
+    SegmentPlacement,
+    event_of,
+    replay,
+)
 from trainmem.buckets import BUCKETS, Bucket
 from trainmem.units import MIB
 
@@ -60,6 +67,7 @@ class Recording:
     and ``module_of`` are indexed by allocation number.
     ``stream_of`` names the stream of allocations that are not on the default one.
     ``empty_cache_before`` are the events before which the program gives idle segments back to the device.
+    One that is not ``is_named`` leaves ops and modules out, for those who only play it.
     """
 
     events: array[int] = field(default_factory=lambda: array("q"))
@@ -73,6 +81,7 @@ class Recording:
     trainable_parameters: int = 0
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    is_named: bool = True
 
     def allocate(self, size_bytes: int, bucket: int, op: str, module: str = "") -> int:
         """Record an allocation and return its number; zero bytes allocate nothing and answer -1."""
@@ -80,14 +89,46 @@ class Recording:
             return -1
         self.events.append(size_bytes)
         self.bucket_of.append(bucket)
-        self.op_of.append(op)
-        self.module_of.append(module)
+        if self.is_named:
+            self.op_of.append(op)
+            self.module_of.append(module)
         return len(self.bucket_of) - 1
+
+    def copy(self) -> Recording:
+        """One that goes on from here by itself."""
+        return replace(self, **{name: getattr(self, name).copy() for name in _COLUMNS}, events=self.events[:])
+
+    def allocate_all(
+        self, sizes: Sequence[int], bucket: int, ops: Sequence[str], modules: Sequence[str]
+    ) -> Sequence[int]:
+        """Record allocations one after the other, each with its op and module; their numbers."""
+        if 0 in sizes:
+            return [self.allocate(size, bucket, *of) for size, *of in zip(sizes, ops, modules, strict=True)]
+        first = len(self.bucket_of)
+        self.events.extend(sizes)
+        self.bucket_of += [bucket] * len(sizes)
+        if self.is_named:
+            self.op_of += ops
+            self.module_of += modules
+        return range(first, first + len(sizes))
+
+    def append(self, other: Recording, module: str) -> None:
+        """Record the events of another one here, in the name of ``module``."""
+        first = len(self.bucket_of)
+        self.events.extend([event if event > 0 else event - first for event in other.events])
+        self.bucket_of += other.bucket_of
+        if self.is_named:
+            self.op_of += other.op_of
+            self.module_of += [module] * len(other.op_of)
 
     def free(self, number: int) -> None:
         """Record that an allocation is freed; -1 is ignored."""
         if number >= 0:
             self.events.append(~number)
+
+    def free_all(self, numbers: Iterable[int]) -> None:
+        """Record that allocations are freed in this order; -1 is ignored."""
+        self.events.extend([~number for number in numbers if number >= 0])
 
     def streams(self) -> list[int] | None:
         """The stream of every allocation; None where all are on the default one."""
@@ -102,6 +143,18 @@ class Recording:
     def mark(self, step: int, phase: Phase, micro: int = 0) -> None:
         """A phase begins here."""
         self.marks.append(Mark(len(self.events), step, phase, micro))
+
+
+_COLUMNS = (
+    "bucket_of",
+    "op_of",
+    "module_of",
+    "marks",
+    "stream_of",
+    "empty_cache_before",
+    "warnings",
+    "notes",
+)
 
 
 @dataclass(slots=True)
@@ -159,10 +212,9 @@ def kernel_loads(recording: Recording) -> dict[int, int]:
     by the optimizer's step. They are the same for every job here, although each loads kernels of its own.
     """
     loads: dict[int, int] = {}
-    number = next((number for number, bucket in enumerate(recording.bucket_of) if bucket == _WORKSPACE), -1)
-    if number >= 0:
-        allocations = (event for event, value in enumerate(recording.events) if value > 0)
-        loads[next(islice(allocations, number, None)) + 1] = _FORWARD_KERNELS_BYTES
+    if _WORKSPACE in recording.bucket_of:
+        number = recording.bucket_of.index(_WORKSPACE)
+        loads[event_of(recording.events, number) + 1] = _FORWARD_KERNELS_BYTES
     backward = next((mark.event for mark in recording.marks if mark.phase == "backward"), None)
     if backward is not None:
         loads[backward] = loads.get(backward, 0) + _BACKWARD_KERNELS_BYTES

@@ -18,7 +18,7 @@ from trainmem.allocator import (
     replay,
     stream_allocator,
 )
-from trainmem.allocator.compiled import Stretch, build, compiled_allocator, first_freed, library
+from trainmem.allocator.compiled import build, compiled_allocator, event_of, first_freed, library
 from trainmem.units import MIB
 
 needs_compiler = pytest.mark.skipif(not compiled.is_compiled(), reason="there is no C compiler")
@@ -124,14 +124,11 @@ def either(request, monkeypatch):
     return request.param
 
 
-def test_a_stretch_is_laid_down_for_other_allocations_each_time(either):
-    events = array("q", [512, 512])
-    stretch = Stretch([(1024, -1), (1, 0), (0, 1), (2048, -1)])
-    stretch.lay(events, [0, 2])
-    stretch.lay(events, [2, 3])
-    assert events.tolist() == [512, 512, 1024, ~1, ~2, 2048, 1024, ~3, ~3, 2048]
-    Stretch([]).lay(events, [])
-    assert len(events) == 10
+def test_an_event_is_found_by_its_allocation(either):
+    events = array("q", [512, ~0, 1024, ~1, 2048])
+    assert [event_of(events, number) for number in range(3)] == [0, 2, 4]
+    with pytest.raises(IndexError):
+        event_of(events, 3)
 
 
 def test_the_first_allocation_that_is_freed(either):

@@ -7,7 +7,16 @@ time.
 from trainmem.allocator.addresses import DeviceAddresses, RisingAddresses, SegmentPlacement
 from trainmem.allocator.caching import CachingAllocator
 from trainmem.allocator.capacity import CapacityAnswer, CapacityVerdict, check_capacity
-from trainmem.allocator.compiled import Stretch, first_freed
+from trainmem.allocator.compiled import (
+    ALLOCATED,
+    ALLOCATED_ONCE,
+    GIVEN,
+    Laid,
+    Parts,
+    Row,
+    event_of,
+    first_freed,
+)
 from trainmem.allocator.export import Frame, Region, write_snapshot
 from trainmem.allocator.memory import Block, MappedRange, Segment
 from trainmem.allocator.oom import AllocatorOutOfMemoryError, OutOfMemory
@@ -15,6 +24,9 @@ from trainmem.allocator.replay import Replay, replay, stream_allocator
 from trainmem.allocator.settings import TURN_ON_EXPANDABLE_SEGMENTS, AllocatorSettings
 
 __all__ = [
+    "ALLOCATED",
+    "ALLOCATED_ONCE",
+    "GIVEN",
     "TURN_ON_EXPANDABLE_SEGMENTS",
     "AllocatorOutOfMemoryError",
     "AllocatorSettings",
@@ -24,15 +36,18 @@ __all__ = [
     "CapacityVerdict",
     "DeviceAddresses",
     "Frame",
+    "Laid",
     "MappedRange",
     "OutOfMemory",
+    "Parts",
     "Region",
     "Replay",
     "RisingAddresses",
+    "Row",
     "Segment",
     "SegmentPlacement",
-    "Stretch",
     "check_capacity",
+    "event_of",
     "first_freed",
     "replay",
     "stream_allocator",

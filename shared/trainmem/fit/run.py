@@ -39,7 +39,7 @@ def run(job: TrainingJob, limit_bytes: int | None) -> Ran | None:
     """
     architecture = resolve(job).architecture
     with without_collections():
-        machine, stages = _Machine(limit_bytes), record_by_step(job, architecture)
+        machine, stages = _Machine(limit_bytes), record_by_step(job, architecture, is_named=False)
         if not machine.play(next(stages)):
             return _run_packed_from_host(record(job, architecture), limit_bytes)
         retries = machine.allocator.retries

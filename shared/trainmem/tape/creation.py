@@ -67,8 +67,9 @@ class Creation:
             first.insert(_end(first, buffer.name), buffer)
         self._make("", first)
         blocks = {kind: in_order(parameters) for kind, parameters in model.blocks.items()}
+        sizes = {kind: [p.numel * self.itemsize for p in block] for kind, block in blocks.items()}
         for index, kind in enumerate(model.layer_kinds):
-            self._make(f"layers.{index}.", blocks[kind])
+            self._make_block(f"layers.{index}.", blocks[kind], sizes[kind])
         self._make("", in_order(model.final))
         for buffer in rotary:
             self._rotary_buffers(buffer)
@@ -102,6 +103,13 @@ class Creation:
     def _head_bias(self, bias: Parameter) -> int:
         """A bias of the projection itself, until the tied one takes its place."""
         return self.sink.allocate(self.itemsize * bias.numel, _TEMPORARIES, "head before tying", bias.name)
+
+    def _make_block(self, prefix: str, block: Sequence[Parameter], sizes: Sequence[int]) -> None:
+        """All of a block, or nothing where it was made when it was packed."""
+        names = [prefix + parameter.name for parameter in block]
+        if names and names[0] not in self.numbers:
+            made = self.sink.allocate_all(sizes, _WEIGHTS, ["parameter"] * len(names), names)
+            self.numbers.update(zip(names, made, strict=True))
 
     def _make(self, prefix: str, order: Sequence[Parameter | Buffer]) -> None:
         for tensor in order:

@@ -7,7 +7,7 @@ peak) and reserved memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -15,6 +15,7 @@ from typing import Literal
 from trainmem.buckets import BUCKETS
 from trainmem.job import BaseQuantization, Lora, Optimizer, Precision, Sharding, TrainingJob
 from trainmem.model import Architecture
+from trainmem.recording import Recording
 from trainmem.tape.claims import fully_sharded, has_masters
 from trainmem.tape.dims import dimensions
 from trainmem.tape.levels import Levels
@@ -72,11 +73,28 @@ class _Meter:
         self.peak = max(self.peak, self.level)
         return len(self.sizes) - 1
 
+    def allocate_all(
+        self, sizes: Sequence[int], bucket: int, ops: Sequence[str], modules: Sequence[str]
+    ) -> Sequence[int]:
+        return [self.allocate(size, bucket, "") for size in sizes]
+
+    def append(self, other: Recording, module: str) -> None:
+        first, buckets = len(self.sizes), iter(other.bucket_of)
+        for event in other.events:
+            if event > 0:
+                self.allocate(event, next(buckets), "")
+            else:
+                self.free(first + ~event)
+
     def free(self, number: int) -> None:
         if number >= 0:
             block, bucket = self.sizes[number]
             self.level -= block
             self.kept[bucket] -= block
+
+    def free_all(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self.free(number)
 
 
 @lru_cache(maxsize=512)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from trainmem.buckets import BUCKETS
 from trainmem.job import Lora, TrainingJob
 from trainmem.model import Architecture, Parameter
-from trainmem.model.lora import adapters
+from trainmem.model.lora import Adapter, adapters
 from trainmem.tape.claims import fully_sharded, has_masters
 from trainmem.tape.creation import Creation, in_order
-from trainmem.tape.optimizers import Sink, Trainable
+from trainmem.tape.optimizers import Sink, Trainable, trainable
 from trainmem.tape.packing import Packing, packed_by_block
 from trainmem.tape.structure import quantized_weights, weight_itemsize
 
@@ -66,27 +66,58 @@ def trainables(
     """
     if ranks:
         return tuple(
-            Trainable(p.name, (-(-p.shape[0] // ranks), *p.shape[1:]), p.itemsize)
+            trainable(p.name, (-(-p.shape[0] // ranks), *p.shape[1:]), p.itemsize)
             for p in trainables(architecture, lora, itemsize)
         )
     if lora is None:
-        return tuple(
-            Trainable(prefix + parameter.name, parameter.shape, itemsize)
-            for prefix, parameter in loaded_parameters(architecture)
+        return _in_all_blocks(
+            architecture.layer_kinds,
+            {kind: _whole(block, itemsize) for kind, block in architecture.blocks.items()},
+            before=_whole(architecture.embeddings, itemsize),
+            after=_whole((*architecture.final, *_head(architecture)), itemsize),
         )
-    return tuple(_adapter_matrices(architecture, lora))
-
-
-def _adapter_matrices(architecture: Architecture, lora: Lora) -> Iterator[Trainable]:
     found = adapters(architecture, lora)
-    groups = [("", found.embeddings)]
-    groups += [(f"layers.{i}.", found.blocks[kind]) for i, kind in enumerate(found.layer_kinds)]
-    groups += [("", found.final), ("", found.head)]
-    for prefix, parts in groups:
-        for adapter in parts:
-            module = prefix + adapter.parameter.name.removesuffix(".weight")
-            for letter, shape in zip("AB", adapter.shapes, strict=True):
-                yield Trainable(f"{module}.lora_{letter}.weight", shape, ADAPTER_ITEMSIZE)
+    return _in_all_blocks(
+        found.layer_kinds,
+        {kind: _matrices(block) for kind, block in found.blocks.items()},
+        before=_matrices(found.embeddings),
+        after=_matrices((*found.final, *found.head)),
+    )
+
+
+def _head(architecture: Architecture) -> list[Parameter]:
+    """The head's parameters, without a weight that is the embedding's."""
+    return [p for p in architecture.head if not (architecture.tied and p.kind == "head")]
+
+
+def _whole(parameters: Iterable[Parameter], itemsize: int) -> list[Trainable]:
+    return [trainable(p.name, p.shape, itemsize) for p in parameters]
+
+
+def _matrices(adapters: Iterable[Adapter]) -> list[Trainable]:
+    return [
+        trainable(
+            f"{adapter.parameter.name.removesuffix('.weight')}.lora_{letter}.weight", shape, ADAPTER_ITEMSIZE
+        )
+        for adapter in adapters
+        for letter, shape in zip("AB", adapter.shapes, strict=True)
+    ]
+
+
+def _in_all_blocks(
+    kinds: Sequence[str],
+    blocks: Mapping[str, Sequence[Trainable]],
+    *,
+    before: Sequence[Trainable],
+    after: Sequence[Trainable],
+) -> tuple[Trainable, ...]:
+    """What lies in blocks under the names that it has there; each tensor is worked out once for all of a kind."""
+    inside = [
+        Trainable(f"layers.{index}.{p.name}", p.shape, p.itemsize, p.numel, p.size_bytes)
+        for index, kind in enumerate(kinds)
+        for p in blocks[kind]
+    ]
+    return (*before, *inside, *after)
 
 
 def load(
@@ -116,8 +147,9 @@ def load(
     if job.lora is not None:
         return _adapt(sink, architecture, job, itemsize, base, packing.biases)
     if has_masters(job):
-        for p in trainables(architecture, None, 4):
-            sink.allocate(p.size_bytes, _MASTERS, "master weight", p.name)
+        masters = trainables(architecture, None, 4)
+        sizes, names = [p.size_bytes for p in masters], [p.name for p in masters]
+        sink.allocate_all(sizes, _MASTERS, ["master weight"] * len(sizes), names)
     return Loaded(base, base)
 
 
@@ -154,27 +186,32 @@ def _adapt(
     layers are made first, then those of single parameters: routers and stacked experts.
     """
     matrices = trainables(architecture, job.lora, itemsize)
-    packed: set[str] = set()
+    packed: frozenset[str] = frozenset()
     if job.base_quantization != "none":
-        names = quantized_weights(architecture)
-        packed = {prefix + p.name for prefix, p in loaded_parameters(architecture) if p.name in names}
+        packed = quantized_weights(architecture)
     of_packed = 2 if job.base_quantization == "nf4" else ADAPTER_ITEMSIZE
-    widths = [
-        of_packed if p.name.rpartition(".lora_")[0] + ".weight" in packed else itemsize for p in matrices
-    ]
-    layers = {
-        prefix + p.name.removesuffix(".weight")
-        for prefix, p in loaded_parameters(architecture)
-        if p.kind == "linear"
-    }
-    created: dict[str, int] = {}
-    for of_layers in (True, False):
-        for p, width in zip(matrices, widths, strict=True):
-            if (p.name.rpartition(".lora_")[0] in layers) is of_layers:
-                created[p.name] = sink.allocate(p.numel * width, _WEIGHTS, "adapter", p.name)
-    for p, width in zip(matrices, widths, strict=True):
+    layers = {p.name for _, p in loaded_parameters(architecture) if p.kind == "linear"}
+    of_layer: list[int] = []
+    of_tensor: list[int] = []
+    widths: list[int] = []
+    adapted: dict[str, str] = {}
+    for index, p in enumerate(matrices):
+        local = local_name(p.name)
+        weight = adapted.get(local) or adapted.setdefault(local, local.rpartition(".lora_")[0] + ".weight")
+        widths.append(of_packed if weight in packed else itemsize)
+        (of_layer if weight in layers else of_tensor).append(index)
+    created = [-1] * len(matrices)
+    for some in (of_layer, of_tensor):
+        sizes, names = (
+            [matrices[index].numel * widths[index] for index in some],
+            [matrices[index].name for index in some],
+        )
+        numbers = sink.allocate_all(sizes, _WEIGHTS, ["adapter"] * len(some), names)
+        for index, number in zip(some, numbers, strict=True):
+            created[index] = number
+    for p, width, number in zip(matrices, widths, created, strict=True):
         if width != ADAPTER_ITEMSIZE:
             sink.allocate(p.size_bytes, _WEIGHTS, "adapter", p.name)
-            sink.free(created[p.name])
-    trained = sum(p.numel for p in matrices)
+            sink.free(number)
+    trained = sum([p.numel for p in matrices])
     return Loaded(base + trained, trained, tuple(biases))

@@ -6,16 +6,16 @@ allocator traces recorded on an H200. State appears in the first step and stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from trainmem.buckets import BUCKETS
 from trainmem.job import Optimizer, TrainingJob
+from trainmem.recording import Recording
 from trainmem.tape import kernels
 
-__all__ = ["Rounding", "Sink", "Trainable", "optimizer_step", "rounding_of"]
+__all__ = ["Rounding", "Sink", "Trainable", "optimizer_step", "rounding_of", "trainable"]
 
 _STATE = BUCKETS.index("optimizer_state")
 _SCRATCH = BUCKETS.index("temporaries")
@@ -25,32 +25,40 @@ _MIN_PAGED = 100_000
 
 
 class Sink(Protocol):
-    """Where allocations go: a `Recording`, or a meter that only sums."""
+    """Where allocations go: a `Recording`, or a meter that only sums; the same methods."""
 
     def allocate(self, size_bytes: int, bucket: int, op: str, module: str = "") -> int:
         """Record an allocation; its number."""
 
+    def allocate_all(
+        self, sizes: Sequence[int], bucket: int, ops: Sequence[str], modules: Sequence[str]
+    ) -> Sequence[int]:
+        """Record allocations one after the other; their numbers."""
+
+    def append(self, other: Recording, module: str) -> None:
+        """Record another recording's events."""
+
     def free(self, number: int) -> None:
         """Record a free."""
 
+    def free_all(self, numbers: Iterable[int]) -> None:
+        """Record frees in this order."""
 
-@dataclass(frozen=True, slots=True)
-class Trainable:
-    """One tensor that the optimizer updates."""
+
+class Trainable(NamedTuple):
+    """One tensor that the optimizer updates: ``numel`` elements, ``size_bytes`` in all."""
 
     name: str
     shape: tuple[int, ...]
     itemsize: int
+    numel: int
+    size_bytes: int
 
-    @property
-    def numel(self) -> int:
-        """Elements."""
-        return prod(self.shape)
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the tensor."""
-        return prod(self.shape) * self.itemsize
+def trainable(name: str, shape: tuple[int, ...], itemsize: int) -> Trainable:
+    """A tensor of that shape, ``itemsize`` bytes an element."""
+    numel = prod(shape)
+    return Trainable(name, shape, itemsize, numel, numel * itemsize)
 
 
 StepFn = Callable[[Sink, Sequence[Trainable], bool, Mapping[str, int]], None]
@@ -85,8 +93,13 @@ def optimizer_step(
         return
     _STEPS[optimizer](sink, parameters, first, dims)
     if rounding == "kahan" and first:
-        for p in parameters:
-            sink.allocate(p.size_bytes, _STATE, "Kahan compensation", p.name)
+        _one_each(sink, parameters, _STATE, "Kahan compensation")
+
+
+def _one_each(sink: Sink, parameters: Sequence[Trainable], bucket: int, op: str) -> Sequence[int]:
+    """A tensor like each parameter; their numbers."""
+    sizes, names = [p.size_bytes for p in parameters], [p.name for p in parameters]
+    return sink.allocate_all(sizes, bucket, [op] * len(sizes), names)
 
 
 _ROUNDED = ("adamw", "adamw_fused", "adamw_loop", "sgd", "sgd_momentum")
@@ -122,19 +135,18 @@ def _rounded(
 
 
 def _adam_state(sink: Sink, parameters: Sequence[Trainable], *, counter: bool = False) -> None:
+    ops = [*(["AdamW step count"] if counter else []), "AdamW exp_avg", "AdamW exp_avg_sq"]
+    sizes: list[int] = []
     for p in parameters:
-        if counter:
-            sink.allocate(4, _STATE, "AdamW step count", p.name)
-        sink.allocate(p.size_bytes, _STATE, "AdamW exp_avg", p.name)
-        sink.allocate(p.size_bytes, _STATE, "AdamW exp_avg_sq", p.name)
+        sizes += (4, p.size_bytes, p.size_bytes) if counter else (p.size_bytes, p.size_bytes)
+    names = [p.name for p in parameters for _ in ops]
+    sink.allocate_all(sizes, _STATE, ops * len(parameters), names)
 
 
 def _adamw(sink: Sink, parameters: Sequence[Trainable], first: bool, dims: Mapping[str, int]) -> None:
     if first:
         _adam_state(sink, parameters)
-    roots = [sink.allocate(p.size_bytes, _SCRATCH, "AdamW foreach sqrt", p.name) for p in parameters]
-    for number in reversed(roots):
-        sink.free(number)
+    sink.free_all(reversed(_one_each(sink, parameters, _SCRATCH, "AdamW foreach sqrt")))
 
 
 def _adamw_fused(sink: Sink, parameters: Sequence[Trainable], first: bool, dims: Mapping[str, int]) -> None:
@@ -161,8 +173,7 @@ def _sgd(sink: Sink, parameters: Sequence[Trainable], first: bool, dims: Mapping
 
 def _sgd_momentum(sink: Sink, parameters: Sequence[Trainable], first: bool, dims: Mapping[str, int]) -> None:
     if first:
-        for p in parameters:
-            sink.allocate(p.size_bytes, _STATE, "SGD momentum", p.name)
+        _one_each(sink, parameters, _STATE, "SGD momentum")
 
 
 def _norm(sink: Sink, p: Trainable, itemsize: int, dims: Mapping[str, int]) -> None:
@@ -237,8 +248,7 @@ def _muon(sink: Sink, parameters: Sequence[Trainable], first: bool, dims: Mappin
     matrices = [p for p in parameters if len(p.shape) == 2]
     rest = [p for p in parameters if len(p.shape) != 2]
     if first:
-        for p in matrices:
-            sink.allocate(p.size_bytes, _STATE, "Muon momentum", p.name)
+        _one_each(sink, matrices, _STATE, "Muon momentum")
     result = -1
     for p in matrices:
         side = min(p.shape) ** 2 * 2
@@ -280,21 +290,21 @@ def _eight_bit(moments: int, *, paged: bool) -> StepFn:
     def step(sink: Sink, parameters: Sequence[Trainable], first: bool, dims: Mapping[str, int]) -> None:
         if not first:
             return
+        made: list[tuple[int, str, str]] = []
         maps = False
         for p in parameters:
             if p.numel < _MIN_8BIT:
-                for _ in range(moments):
-                    sink.allocate(4 * p.numel, _STATE, "fp32 moment of a small tensor", p.name)
+                made += [(4 * p.numel, "fp32 moment of a small tensor", p.name)] * moments
                 continue
             if not maps:
                 maps = True
-                for _ in range(moments):
-                    sink.allocate(1024, _STATE, "8-bit code book")
+                made += [(1024, "8-bit code book", "")] * moments
             if not (paged and p.numel >= _MIN_PAGED):
-                for _ in range(moments):
-                    sink.allocate(p.numel, _STATE, "8-bit moment", p.name)
-            for _ in range(moments):
-                sink.allocate(4 * -(-p.numel // _BLOCK_8BIT), _STATE, "8-bit moment scales", p.name)
+                made += [(p.numel, "8-bit moment", p.name)] * moments
+            made += [(4 * -(-p.numel // _BLOCK_8BIT), "8-bit moment scales", p.name)] * moments
+        if made:
+            sizes, ops, names = zip(*made, strict=True)
+            sink.allocate_all(sizes, _STATE, ops, names)
 
     return step
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from itertools import groupby
 
 from trainmem.buckets import BUCKETS
 from trainmem.device import device
 from trainmem.job import TrainingJob
 from trainmem.model import Architecture, Parameter
+from trainmem.recording import Recording
 from trainmem.tape.hardware import hardware
 from trainmem.tape.kernels import reduction_semaphores, reduction_staging
 from trainmem.tape.optimizers import Sink
@@ -53,12 +55,11 @@ class Packing:
         self.sink, self.itemsize, self.numbers = sink, itemsize, numbers
         self.quantization = job.base_quantization
         chip = hardware(job.device)
-        self._chip = {"sm_count": chip.sm_count, "threads_per_sm": chip.threads_per_sm}
+        self._chip = (chip.sm_count, chip.threads_per_sm)
         self.empty_cache = empty_cache
         self.biases: list[tuple[int, int, str]] = []
         self._parameters = tuple(architecture.parameters())
         self._names = quantized_weights(architecture)
-        self._elements = {prefix + p.name: p.numel for prefix, p in self._parameters}
         self._first = True
 
     def pack(self, parameters: Iterable[tuple[str, Parameter]]) -> None:
@@ -72,8 +73,9 @@ class Packing:
             self.sink.free(self.numbers.get(bias, -1))
             self._pack_weight(parameter, name, on_device=False)
             if bias in self.numbers:
-                size = self.itemsize * self._elements[bias]
-                self._cast_later(self.sink.allocate(size, _WEIGHTS, "parameter", bias), bias)
+                size = self.itemsize * parameter.shape[0]
+                number = self.sink.allocate(size, _WEIGHTS, "parameter", bias)
+                self._cast_later(number, parameter, bias)
 
     def pack_blocks(self) -> None:
         """Block after block: its parameters are made, its layers packed, then the unpacked ones freed.
@@ -98,54 +100,69 @@ class Packing:
                 self._pack_weight(parameter, name, on_device=True)
                 bias = name.removesuffix(".weight") + ".bias"
                 if bias in self.numbers:
-                    self._cast_later(self.numbers[bias], bias)
+                    self._cast_later(self.numbers[bias], parameter, bias)
             for parameter in layers:
                 self.sink.free(self.numbers[prefix + parameter.name])
 
-    def _cast_later(self, number: int, bias: str) -> None:
+    def _cast_later(self, number: int, weight: Parameter, bias: str) -> None:
+        """``bias`` has an element for each of the rows of its layer's ``weight``."""
         if self.itemsize != _UNPACKED_ITEMSIZE:
-            self.biases.append((number, self._elements[bias], bias))
+            self.biases.append((number, weight.shape[0], bias))
 
     def _pack_weight(self, parameter: Parameter, name: str, *, on_device: bool) -> None:
-        """Quantise one weight on the device (bitsandbytes 0.50, functional.quantize_4bit and int8 quantisation).
-
-        NF4 with double quantisation keeps half a byte an element, a byte a block of 64, an fp32 scale a block of
-        256 of those, and small tables; int8 a byte an element and an fp32 scale a row, made from an fp16 copy. A
-        weight that comes from the host is there whole first. With the first one the library makes the table for
-        8-bit scales and keeps it.
-        """
-        sink, numel = self.sink, parameter.numel
+        rows, columns = parameter.shape[0], parameter.numel // parameter.shape[0]
         if self.quantization == "int8":
-            whole = sink.allocate(2 * numel, _TEMPORARIES, "weight before packing", name)
-            sink.allocate(4 * parameter.shape[0], _WEIGHTS, "8-bit row scales", name)
-            sink.allocate(numel, _WEIGHTS, "8-bit weight", name)
-            sink.free(whole)
+            self.sink.append(_packed_to_8_bits(rows, columns), name)
             return
-        whole = -1
-        if not on_device:
-            whole = sink.allocate(numel * self.itemsize, _TEMPORARIES, "weight before packing", name)
-        blocks, mean = -(-numel // _NF4_BLOCK), []
-        scales = sink.allocate(4 * blocks, _TEMPORARIES, "4-bit scales", name)
-        sink.allocate(-(-numel // 2), _WEIGHTS, "4-bit weight", name)
-        sink.allocate(64, _WEIGHTS, "4-bit code book", name)
-        sizes = sink.allocate(64, _TEMPORARIES, "4-bit code book", name)
-        largest = sink.allocate(4, _TEMPORARIES, "4-bit code book", name)
-        sink.free(sizes)
-        sink.free(largest)
-        sink.allocate(4, _WEIGHTS, "4-bit scale offset", name)
-        dims = {**self._chip, "one": 1, "scales": blocks}
-        for needed in (reduction_staging, reduction_semaphores):
-            size = needed(dims, ("one",), ("scales",), True, 4)
-            mean.append(sink.allocate(size, _TEMPORARIES, "mean of the 4-bit scales", name))
-        for number in reversed(mean):
-            sink.free(number)
-        centred = sink.allocate(4 * blocks, _TEMPORARIES, "4-bit scales centred", name)
-        if self._first:
-            sink.allocate(1024, _WEIGHTS, "8-bit code book")
-            self._first = False
-        sink.allocate(4 * -(-blocks // _NF4_NESTED_BLOCK), _WEIGHTS, "4-bit nested scales", name)
-        sink.allocate(blocks, _WEIGHTS, "4-bit packed scales", name)
-        sink.allocate(1024, _WEIGHTS, "4-bit scale code book", name)
-        sink.free(centred)
-        sink.free(scales)
-        sink.free(whole)
+        whole = 0 if on_device else self.itemsize
+        self.sink.append(_packed_to_4_bits(rows * columns, whole, self._chip, self._first), name)
+        self._first = False
+
+
+@lru_cache(maxsize=256)
+def _packed_to_8_bits(rows: int, columns: int) -> Recording:
+    """bitsandbytes 0.50's int8 quantisation: a byte an element and an fp32 scale a row, made from an fp16 copy."""
+    numel, out = rows * columns, Recording()
+    whole = out.allocate(2 * numel, _TEMPORARIES, "weight before packing")
+    out.allocate(4 * rows, _WEIGHTS, "8-bit row scales")
+    out.allocate(numel, _WEIGHTS, "8-bit weight")
+    out.free(whole)
+    return out
+
+
+@lru_cache(maxsize=256)
+def _packed_to_4_bits(numel: int, whole_itemsize: int, chip: tuple[int, int], first: bool) -> Recording:
+    """bitsandbytes 0.50's NF4 with double quantisation on the device (functional.quantize_4bit).
+
+    It keeps half a byte an element, a byte a block of 64, an fp32 scale a block of 256 of those, and small tables.
+    ``whole_itemsize``: bytes an element of a weight that comes from the host and is there whole first, 0 where it is
+    on the device. ``chip``: multiprocessors, and threads of each. With the ``first`` weight the library makes the
+    table for 8-bit scales and keeps it.
+    """
+    out = Recording()
+    whole = out.allocate(numel * whole_itemsize, _TEMPORARIES, "weight before packing")
+    blocks, mean = -(-numel // _NF4_BLOCK), []
+    scales = out.allocate(4 * blocks, _TEMPORARIES, "4-bit scales")
+    out.allocate(-(-numel // 2), _WEIGHTS, "4-bit weight")
+    out.allocate(64, _WEIGHTS, "4-bit code book")
+    sizes = out.allocate(64, _TEMPORARIES, "4-bit code book")
+    largest = out.allocate(4, _TEMPORARIES, "4-bit code book")
+    out.free(sizes)
+    out.free(largest)
+    out.allocate(4, _WEIGHTS, "4-bit scale offset")
+    dims = {"sm_count": chip[0], "threads_per_sm": chip[1], "one": 1, "scales": blocks}
+    for needed in (reduction_staging, reduction_semaphores):
+        size = needed(dims, ("one",), ("scales",), True, 4)
+        mean.append(out.allocate(size, _TEMPORARIES, "mean of the 4-bit scales"))
+    for number in reversed(mean):
+        out.free(number)
+    centred = out.allocate(4 * blocks, _TEMPORARIES, "4-bit scales centred")
+    if first:
+        out.allocate(1024, _WEIGHTS, "8-bit code book")
+    out.allocate(4 * -(-blocks // _NF4_NESTED_BLOCK), _WEIGHTS, "4-bit nested scales")
+    out.allocate(blocks, _WEIGHTS, "4-bit packed scales")
+    out.allocate(1024, _WEIGHTS, "4-bit scale code book")
+    out.free(centred)
+    out.free(scales)
+    out.free(whole)
+    return out

@@ -7,7 +7,20 @@ hold.
 """
 
 from trainmem.allocator.compiled.caching import CompiledAllocator, compiled_allocator
-from trainmem.allocator.compiled.events import Stretch, first_freed
+from trainmem.allocator.compiled.events import event_of, first_freed
+from trainmem.allocator.compiled.laying import ALLOCATED, ALLOCATED_ONCE, GIVEN, Laid, Parts, Row
 from trainmem.allocator.compiled.library import is_compiled
 
-__all__ = ["CompiledAllocator", "Stretch", "compiled_allocator", "first_freed", "is_compiled"]
+__all__ = [
+    "ALLOCATED",
+    "ALLOCATED_ONCE",
+    "GIVEN",
+    "CompiledAllocator",
+    "Laid",
+    "Parts",
+    "Row",
+    "compiled_allocator",
+    "event_of",
+    "first_freed",
+    "is_compiled",
+]

@@ -1,14 +1,6 @@
-/* Streams of events, put together. */
+/* Streams of events, looked through. */
 
 #include <stdint.h>
-
-/* Writes `count` events to `out`. Where `slots` is negative a value allocates that many bytes, else it frees the
-   allocation that stands so many after `bases[slot]`. */
-void trainmem_lay(const int64_t *values, const int32_t *slots, int64_t count, const int64_t *bases, int64_t *out) {
-    for (int64_t index = 0; index < count; index++) {
-        out[index] = slots[index] < 0 ? values[index] : ~(bases[slots[index]] + values[index]);
-    }
-}
 
 /* The first of the allocations that events free; -1 where they free nothing. */
 int64_t trainmem_first_freed(const int64_t *events, int64_t count) {
@@ -19,4 +11,14 @@ int64_t trainmem_first_freed(const int64_t *events, int64_t count) {
         }
     }
     return first == INT64_MAX ? -1 : first;
+}
+
+/* The event that makes an allocation; -1 where it is not among them. */
+int64_t trainmem_event_of(const int64_t *events, int64_t count, int64_t number) {
+    for (int64_t index = 0; index < count; index++) {
+        if (events[index] > 0 && number-- == 0) {
+            return index;
+        }
+    }
+    return -1;
 }

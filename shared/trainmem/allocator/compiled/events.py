@@ -1,16 +1,15 @@
-"""Streams of events as machine code reads and writes them; the same in Python where there is none."""
+"""Streams of events as machine code reads them; the same in Python where there is none."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import islice
 
 from trainmem.allocator.addresses import OUT_OF_ADDRESSES
 from trainmem.allocator.compiled.library import library
 
-__all__ = ["Stretch", "first_freed", "packed_events"]
-
-_BYTES = 8
+__all__ = ["event_of", "first_freed", "packed_events"]
 
 
 def packed_events(events: Sequence[int]) -> array[int]:
@@ -32,33 +31,13 @@ def first_freed(events: array[int]) -> int | None:
     return None if found < 0 else found
 
 
-class Stretch:
-    """Events to be laid down again and again: each time the same sizes, and frees of what lies elsewhere each time.
-
-    ``code``: (bytes, -1) allocates; (place, slot) frees the allocation that stands so many after the one whose
-    number is given for that slot.
-    """
-
-    __slots__ = ("_code", "_slots", "_values")
-
-    def __init__(self, code: Sequence[tuple[int, int]]) -> None:
-        self._code = code
-        values, slots = zip(*code, strict=True) if code else ((), ())
-        self._values, self._slots = array("q", values), array("i", slots)
-
-    def lay(self, events: array[int], bases: Sequence[int]) -> None:
-        """Append the events, with the number of an allocation for each slot."""
-        code = library()
-        if code is None:
-            events.extend([value if slot < 0 else ~(bases[slot] + value) for value, slot in self._code])
-            return
-        end, count = len(events), len(self._values)
-        events.frombytes(bytes(_BYTES * count))
-        numbers = array("q", bases)
-        code.trainmem_lay(
-            self._values.buffer_info()[0],
-            self._slots.buffer_info()[0],
-            count,
-            numbers.buffer_info()[0],
-            events.buffer_info()[0] + _BYTES * end,
-        )
+def event_of(events: array[int], number: int) -> int:
+    """The index of the event that makes an allocation, by its number. Raises IndexError where none does."""
+    code = library()
+    if code is None:
+        found = next(islice((at for at, event in enumerate(events) if event > 0), number, None), -1)
+    else:
+        found = int(code.trainmem_event_of(events.buffer_info()[0], len(events), number))
+    if found < 0:
+        raise IndexError(number)
+    return found

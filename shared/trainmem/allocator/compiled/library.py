@@ -13,7 +13,7 @@ _HERE = Path(__file__).parent
 LIBRARY = _HERE / "caching.library"
 """Named so that Python does not take it for a module of its own."""
 
-SOURCES = tuple(_HERE / name for name in ("addresses.h", "addresses.c", "caching.c", "events.c"))
+SOURCES = tuple(_HERE / name for name in ("addresses.h", "addresses.c", "caching.c", "events.c", "laying.c"))
 
 _Number, _Address, _Small = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32
 _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
@@ -28,8 +28,9 @@ _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
     "trainmem_counters": (None, [_Address, _Address]),
     "trainmem_block_bytes": (None, [_Address, _Address]),
     "trainmem_layout": (_Number, [_Address, _Number, _Address]),
-    "trainmem_lay": (None, [_Address, _Address, _Number, _Address, _Address]),
+    "trainmem_lay": (_Number, [*[_Address] * 4, _Small, _Number, *[_Address] * 4]),
     "trainmem_first_freed": (_Number, [_Address, _Number]),
+    "trainmem_event_of": (_Number, [_Address, _Number, _Number]),
 }
 
 

@@ -1,0 +1,156 @@
+"""A program's parts in the order of a model's blocks, ready to be laid down with the sizes of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+
+from trainmem.allocator import ALLOCATED, ALLOCATED_ONCE, GIVEN, Parts, Row
+from trainmem.tape.ledger import LOADED_KEYS
+from trainmem.tape.program import Part, PartLabel, Program, in_order
+from trainmem.tape.stand_ins import StandIns
+
+__all__ = ["ProgramRow", "program_row"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramRow:
+    """A micro batch of a model with so many blocks, its sizes left open.
+
+    ``places``: for each place of the row, the number of the part and the model's block that it is laid down for.
+    ``backward``: the first place of the backward pass. ``given``: names of the loaded parameters that a first row
+    frees, as `Row.lay` asks for their numbers. ``gradients``: by parameter, the place that makes it and where its
+    rank stands in `Laid.before`.
+    """
+
+    row: Row
+    places: tuple[tuple[int, int], ...]
+    backward: int
+    given: tuple[str, ...]
+    gradients: dict[str, tuple[int, int]]
+
+
+@lru_cache(maxsize=64)
+def _ranks(program: Program) -> list[int]:
+    """By key, which of its part's allocations it is, without those that are made once.
+
+    Equal blocks have the same ranks, whichever of them comes first and makes what is made once.
+    """
+    out: list[int] = []
+    for part in program.parts:
+        ranks = count()
+        out += [-1 if key in program.once else next(ranks) for key in part.keys]
+    return out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Coded:
+    """A program's `Parts`; for each of them by slot the part that made what is freed, or ``~index`` of a parameter
+    in `Program.loaded`."""
+
+    parts: Parts
+    slots: tuple[tuple[int, ...], ...]
+
+
+@lru_cache(maxsize=64)
+def _coded(program: Program) -> _Coded:
+    codes, slots = zip(*[_code(program, part) for part in program.parts], strict=True)
+    return _Coded(Parts(codes, [len(part.keys) for part in program.parts]), slots)
+
+
+def _code(program: Program, part: Part) -> tuple[list[int], tuple[int, ...]]:
+    part_of, size_of, once, ranks = program.part_of, program.size_of, program.once, _ranks(program)
+    code: list[int] = []
+    slots: dict[int, int] = {}
+    for event in part.events:
+        if event >= 0:
+            code += (ALLOCATED_ONCE if event in once else ALLOCATED, size_of[event], ranks[event])
+        elif ~event < LOADED_KEYS:
+            key = ~event
+            code += (slots.setdefault(part_of[key], len(slots)), size_of[key], ranks[key])
+        else:
+            code += (slots.setdefault(~(~event - LOADED_KEYS), len(slots)), GIVEN, 0)
+    return code, tuple(slots)
+
+
+@lru_cache(maxsize=256)
+def program_row(program: Program, stands: StandIns, unit: int) -> ProgramRow:
+    """The row of a program for a model's blocks; ``unit`` layers are one block."""
+    coded, order = _coded(program), in_order(program, stands)
+    labels = [(program.parts[number].label[0], real) for number, real, _ in order]
+    place = {label: at for at, label in enumerate(labels)}
+    homes = _Homes(program, stands, unit, place)
+    rank_begin = coded.parts.rank_begin
+    return ProgramRow(
+        row=Row(
+            coded.parts,
+            [number for number, _, _ in order],
+            [homes.of(number, real, last, coded.slots[number]) for number, real, last in order],
+        ),
+        places=tuple([(number, real) for number, real, _ in order]),
+        backward=next(at for at, (direction, _) in enumerate(labels) if direction == "backward"),
+        given=tuple(homes.given),
+        gradients={
+            name: (at, rank_begin[order[at][0]] + rank)
+            for name, (at, rank) in _gradients(program, stands, unit, place).items()
+        },
+    )
+
+
+class _Homes:
+    """Where a row made what its parts free: places by slot, or ``~index`` of a name in ``given``.
+
+    Of a block that stands for several, the one whose turn comes last alone frees what the program shares with
+    other parts: the tables and masks that all blocks of its kind use. What is freed of a block outside the blocks
+    is freed of each that it stands for.
+    """
+
+    def __init__(self, program: Program, stands: StandIns, unit: int, place: Mapping[PartLabel, int]) -> None:
+        self.program, self.unit, self.place = program, unit, place
+        self.given: dict[str, int] = {}
+        self._outside = [program.outside(part.label[1]) for part in program.parts]
+        self._all = [
+            tuple([place[part.label[0], real] for real in program.real_blocks(part.label[1], stands)])
+            for part in program.parts
+        ]
+
+    def of(self, number: int, real: int, last: bool, slots: Sequence[int]) -> list[tuple[int, ...]]:
+        """Of a part that is laid down as the model's block ``real``; ``last``: of equal blocks."""
+        parts, outside = self.program.parts, self._outside
+        further = real - parts[number].label[1]
+        homes: list[tuple[int, ...]] = []
+        for home in slots:
+            if home < 0:
+                name = _real_name(self.program.loaded[~home], further, self.unit)
+                homes.append((~self.given.setdefault(name, len(self.given)),))
+            elif outside[number]:
+                homes.append(self._all[home])
+            elif outside[home]:
+                homes.append(self._all[home] if last else ())
+            else:
+                direction, block = parts[home].label
+                homes.append((self.place[direction, block + further],))
+        return homes
+
+
+def _gradients(
+    program: Program, stands: StandIns, unit: int, place: Mapping[PartLabel, int]
+) -> dict[str, tuple[int, int]]:
+    """By parameter, the place that makes its gradient and the rank of that in its part."""
+    ranks = _ranks(program)
+    out: dict[str, tuple[int, int]] = {}
+    for name, key in program.gradients.items():
+        direction, block = program.parts[program.part_of[key]].label
+        for real in program.real_blocks(block, stands):
+            out.setdefault(_real_name(name, real - block, unit), (place[direction, real], ranks[key]))
+    return out
+
+
+def _real_name(name: str, further: int, unit: int) -> str:
+    """A parameter of a block of the program, so many of the model's blocks further on."""
+    if not further or not name.startswith("layers."):
+        return name
+    _, number, local = name.split(".", 2)
+    return f"layers.{int(number) + further * unit}.{local}"
