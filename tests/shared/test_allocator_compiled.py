@@ -104,6 +104,20 @@ def test_the_compiled_allocator_does_what_the_python_does(placement, chance, cou
 
 
 @needs_compiler
+@settings(max_examples=20, deadline=None)
+@given(chance=st.integers(0, 2**32).map(random.Random), size=st.sampled_from([512, 3 * MIB, 33 * MIB]))
+def test_of_many_free_blocks_of_about_one_size_both_take_the_same(chance, size):
+    sizes = [size, size, size, size + 512, size + 1024]
+    events = [chance.choice(sizes) for _ in range(300)]
+    events += [~number for number in chance.sample(range(300), 200)]
+    events += [chance.choice(sizes) for _ in range(100)]
+    slow, fast = CachingAllocator(), compiled_allocator()
+    assert fast.highest(events) == slow.highest(events)
+    layout = memoryview(fast.blocks(fast.allocations)).cast("q").tolist()
+    assert layout == free_blocks(slow)
+
+
+@needs_compiler
 @given(chance=st.integers(0, 2**32).map(random.Random), count=st.integers(1, 300))
 def test_the_highest_is_what_the_counters_say(chance, count):
     events, _ = random_events(chance, count)

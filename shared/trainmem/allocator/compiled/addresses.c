@@ -86,7 +86,18 @@ static void startup_chunk(Addresses *at, int64_t address, int64_t size, int64_t 
 }
 
 bool addresses_begin(Addresses *at, bool rising, int64_t segments_before_kernels) {
-    *at = (Addresses){.rising = rising, .next = FIRST_RISING, .wait = segments_before_kernels, .bottom = TOP};
+    *at = (Addresses){
+        .rising = rising,
+        .next = FIRST_RISING,
+        .wait = segments_before_kernels,
+        .bottom = TOP,
+        .chunks = at->chunks,
+        .holes = at->holes,
+        .gaps = at->gaps,
+        .chunk_room = at->chunk_room,
+        .hole_room = at->hole_room,
+        .gap_room = at->gap_room,
+    };
     if (!addresses_reserve(at, 2)) {
         return false;
     }

@@ -32,7 +32,8 @@ typedef struct {
 
 enum { NO_ADDRESS = -1 };
 
-/* False where the machine has no memory for the lists. */
+/* Of a process that has made nothing; the lists keep the memory they have, all zero where it is none. False where the
+   machine has no memory for them. */
 bool addresses_begin(Addresses *at, bool rising, int64_t segments_before_kernels);
 void addresses_end(Addresses *at);
 

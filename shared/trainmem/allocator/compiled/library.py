@@ -13,7 +13,20 @@ _HERE = Path(__file__).parent
 LIBRARY = _HERE / "caching.library"
 """Named so that Python does not take it for a module of its own."""
 
-SOURCES = tuple(_HERE / name for name in ("addresses.h", "addresses.c", "caching.c", "events.c", "laying.c"))
+SOURCES = tuple(
+    _HERE / name
+    for name in (
+        "addresses.h",
+        "addresses.c",
+        "pool.h",
+        "allocator.h",
+        "allocator.c",
+        "caching.c",
+        "reading.c",
+        "events.c",
+        "laying.c",
+    )
+)
 
 _Number, _Address, _Small = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32
 _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
