@@ -50,6 +50,8 @@ Engine = Literal["whiteboard", "tape", "trace"]
 Detail = Literal["fast", "exact"]
 STEADY = 3
 """The recorded step that stands for every later one."""
+_LEVEL = 2
+"""The step from which on allocated memory repeats itself; what the allocator has reserved grows for one more."""
 
 
 class NotReplayed(JobError):
@@ -249,9 +251,14 @@ def from_recording(
 
 
 def _read(
-    job: TrainingJob, recording: Recording, result: Counters, engine: Engine, resolved: Resolved | None
+    job: TrainingJob,
+    recording: Recording,
+    result: Counters,
+    engine: Engine,
+    resolved: Resolved | None,
+    steady_step: int = STEADY,
 ) -> Estimate:
-    steady = read_step(recording, result, STEADY)
+    steady = read_step(recording, result, steady_step)
     first = read_step(recording, result, 1)
     warnings = resolved.warnings if resolved is not None else ()
     return Estimate(
@@ -321,13 +328,14 @@ def _over_ranks(job: TrainingJob, detail: Detail, settings: AllocatorSettings | 
         return None
     resolved = resolve(job)
     try:
-        recording = record_rank(job, resolved.architecture)
+        steps = _LEVEL if detail == "fast" else STEADY
+        recording = record_rank(job, resolved.architecture, steps)
     except Unsupported:
         return None
     result = counters(recording, detail="fast")
     if detail == "exact" and max(result.allocated) <= _MOST_REPLAYED_BYTES:
         result = counters(recording, settings=settings)
-    found = _read(job, recording, result, "tape", resolved)
+    found = _read(job, recording, result, "tape", resolved, steps)
     return replace(found, detail="fast" if result.reserved is None else "exact", over_ranks=True)
 
 

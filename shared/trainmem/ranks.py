@@ -7,30 +7,30 @@ the peak is looked for anew, at whichever instant it then comes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from functools import cache, lru_cache
+from itertools import compress, count, groupby, islice, pairwise
 
 from trainmem.buckets import BUCKETS
 from trainmem.job import WEIGHT_DTYPE_BYTES, Sharding, TrainingJob
 from trainmem.model import Architecture
+from trainmem.rank_shares import RankSizes, Share, bucket_shares
 from trainmem.recording import Mark, Recording
-from trainmem.tape import record
+from trainmem.tape.step import STEPS, record_by_step
 from trainmem.whiteboard import whiteboard
-from trainmem.whiteboard.sharding import offload_leaves_device, offload_takes_parameters, shares
 
 __all__ = ["record_rank"]
 
-_WEIGHTS, _MASTERS, _GRADIENTS, _STATE, _COMMUNICATION, _TEMPORARIES = map(
-    BUCKETS.index,
-    ("weights", "master_weights", "gradients", "optimizer_state", "communication", "temporaries"),
+_WEIGHTS, _GRADIENTS, _STATE, _COMMUNICATION = map(
+    BUCKETS.index, ("weights", "gradients", "optimizer_state", "communication")
 )
 _GATHER_STREAM, _REDUCE_STREAM = 1, 2
 _ROOT = ""
 
 
-def record_rank(job: TrainingJob, architecture: Architecture) -> Recording:
-    """Three steps of one rank of ``job``, made from those of the job on one device.
+def record_rank(job: TrainingJob, architecture: Architecture, steps: int = STEPS) -> Recording:
+    """So many steps of one rank of ``job``, made from those of the job on one device.
 
     Equations: weights, master weights, gradients and optimizer state over the ranks that share them (ZeRO,
     Rajbhandari et al. 2020, section 5), the optimizer's temporaries like its state; activations and logits as the
@@ -40,7 +40,7 @@ def record_rank(job: TrainingJob, architecture: Architecture) -> Recording:
     Leaves out: NCCL's own buffers and uneven shards.
     Raises `Unsupported` where the tape does not replay the job on one device.
     """
-    return _Rank(job, architecture).rewritten()
+    return _Rank(job, architecture, steps).rewritten()
 
 
 @dataclass(slots=True)
@@ -59,38 +59,33 @@ class _Group:
     added: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """What becomes of an allocation: ``times`` its size over the ``ranks`` that share it; nothing over 0."""
-
-    ranks: float
-    times: int = 1
-
-    def of(self, size_bytes: int) -> int:
-        return -int(-size_bytes * self.times // self.ranks) if self.ranks else 0
-
-
 class _Rank:
-    def __init__(self, job: TrainingJob, architecture: Architecture) -> None:
-        self.job, self.mode = job, job.sharding.mode
+    def __init__(self, job: TrainingJob, architecture: Architecture, steps: int) -> None:
+        self.mode = job.sharding.mode
         precision = job.precision
         if precision == "fsdp_mp_bf16":
             # FSDP's own mixed precision computes in bf16 and keeps all else in fp32; DDP has no part in it.
             precision = "fp32" if self.mode == "ddp" else "bf16"
         self.times = WEIGHT_DTYPE_BYTES[job.precision] // WEIGHT_DTYPE_BYTES[precision]
         alone = replace(job, precision=precision, sharding=Sharding())
-        self.whole = record(alone, architecture)
+        self.whole = next(islice(record_by_step(alone, architecture), steps, None))
         self.gathers = self.mode in ("zero3", "fsdp2")
         self.reduces = self.gathers or self.mode == "zero2"
         self.reshards = job.sharding.reshard_after_forward or self.mode == "zero3"
         self.split = job.sharding.tensor_parallel * job.sharding.pipeline_parallel
-        self.share = [*self._shares(job, architecture)]
         rank = whiteboard(job, architecture)
         self.buckets_bytes = 0 if self.gathers else rank.buckets["communication"]
+        shares = bucket_shares(job, architecture, rank, self.times)
         # a gradient is 16 bits wide until its block's are reduced, where it then is fp32
         narrow = self.reduces and job.lora is None and job.precision == "bf16_master_fp32_grads"
-        self.waiting_share = _Share(self.split * (2 if narrow else 1))
-        self.events = _converted_in_place(self.whole) if narrow else self.whole.events
+        waiting = Share(self.split * (2 if narrow else 1))
+        self.adapter = replace(shares[_WEIGHTS], times=1)
+        self.sizes = RankSizes(shares)
+        self.passing_sizes = RankSizes(shares, gradients=waiting) if self.reduces else self.sizes
+        self.stepping_sizes = RankSizes(shares, temporaries=shares[_STATE])
+        events = self.whole.events.tolist()
+        self.events = _converted_in_place(events, self.whole.op_of) if narrow else events
+        self.made = [event for event, value in enumerate(self.events) if value > 0]
         self.out = Recording(
             parameters=self.whole.parameters,
             trainable_parameters=self.whole.trainable_parameters,
@@ -99,79 +94,99 @@ class _Rank:
         self.stands: list[int] = []
         # a gradient that one device adds to another at once waits whole for its block's reduction; autocast's is cast
         self.adds_whole = self.reduces and not narrow and not job.precision.startswith("amp")
-        self.adding: dict[int, _Group] = {}
+        self.adding: dict[int, tuple[_Group, int]] = {}
         # the two gradients of a tied embedding are one by then
         self.tied = architecture.tied
         self.groups: dict[str, _Group] = {}
         self.at = _ROOT
         self.fetched = self.reducing = self.bucket = -1
 
-    def _shares(self, job: TrainingJob, architecture: Architecture) -> Iterator[_Share]:
-        over, away = shares(job.sharding), offload_leaves_device(job)
-        whole = replace(job, sharding=Sharding())
-        plain, rank = whiteboard(whole, architecture).buckets, whiteboard(job, architecture).buckets
-        trained = 1 if job.lora is not None else self.times
-        all_away = offload_takes_parameters(job)
-        for number, bucket in enumerate(BUCKETS):
-            if number == _WEIGHTS:
-                yield _Share(0 if all_away else over.weights, self.times)
-            elif number == _GRADIENTS:
-                yield _Share(0 if all_away else over.gradients, trained)
-            elif number in (_MASTERS, _STATE):
-                yield _Share(0 if away else over.optimizer, trained)
-            elif bucket in ("activations", "logits") and rank[bucket]:
-                yield _Share(plain[bucket] / rank[bucket])
-            else:
-                yield _Share(1)
-
     def rewritten(self) -> Recording:
         whole, out = self.whole, self.out
-        ends = [*(mark.event for mark in whole.marks), len(whole.events)]
-        emptied = {*whole.empty_cache_before}
-        number = 0
+        ends = [*(mark.event for mark in whole.marks), len(self.events)]
         for mark, (begin, end) in zip(whole.marks, pairwise(ends), strict=True):
             out.mark(mark.step, mark.phase, mark.micro)
             self._begin(mark)
-            for event in range(begin, end):
-                if event in emptied:
-                    out.empty_cache()
-                value = self.events[event]
-                if value > 0:
-                    self._allocate(number, value, mark)
-                    number += 1
-                else:
-                    self._free(~value)
+            self._phase(mark, begin, end)
             self._end(mark)
         return out
 
-    def _free(self, number: int) -> None:
-        group = self.adding.pop(number, None)
-        if group is not None:
-            group.added.append(self.stands[number])
-            return
-        self.out.free(self.stands[number])
-        if self.groups:
-            self.groups[self.at].waiting.pop(number, None)
+    def _phase(self, mark: Mark, begin: int, end: int) -> None:
+        """All events of a phase; in a pass, collectives come where another block allocates."""
+        emptied = {event for event in self.whole.empty_cache_before if begin <= event < end}
+        entered: dict[int, str] = {}
+        sizes = self.stepping_sizes if mark.phase == "optimizer" else self.sizes
+        is_passing = mark.phase in ("forward", "backward") and (self.gathers or self.reduces)
+        if is_passing:
+            sizes, entered = self.passing_sizes, self._entered(end)
+        for start, until in pairwise(sorted({begin, end, *emptied, *entered})):
+            if start in emptied:
+                self.out.empty_cache()
+            if start in entered:
+                self._enter(entered[start], mark)
+            self._play(self.events[start:until], sizes, is_passing)
 
-    def _allocate(self, number: int, size_bytes: int, mark: Mark) -> None:
-        whole, bucket = self.whole, self.whole.bucket_of[number]
-        module, op = whole.module_of[number], whole.op_of[number]
-        if mark.phase in ("forward", "backward"):
-            self._enter(_block_of(module), mark)
-        share = self.share[bucket]
-        if bucket == _WEIGHTS and not module:
-            share = _Share(1)  # token ids, which no rank shares
-        elif bucket == _WEIGHTS and op == "adapter":
-            share = replace(share, times=1)
-        elif bucket == _TEMPORARIES and mark.phase == "optimizer":
-            share = self.share[_STATE]
-        is_passing = mark.phase in ("forward", "backward") and self.reduces
-        if is_passing and bucket == _GRADIENTS:
-            self.groups[self.at].waiting[number] = self.waiting_share.of(size_bytes), share.of(size_bytes)
-            share = self.waiting_share
-        elif is_passing and self.adds_whole and _is_gradient(op) and (module or not self.tied):
-            self.adding[number] = self.groups[self.at]
-        self.stands.append(self.out.allocate(share.of(size_bytes), bucket, op, module))
+    def _entered(self, end: int) -> dict[int, str]:
+        """Which block begins to allocate before which event, up to one."""
+        first = len(self.stands)
+        last = bisect_left(self.made, end, first)
+        found: dict[int, str] = {}
+        for block, run in groupby(map(_block_of, self.whole.module_of[first:last])):
+            found[self.made[first]] = block
+            first += len(list(run))
+        return found
+
+    def _play(self, values: list[int], sizes: RankSizes, is_passing: bool) -> None:
+        """Events between two collectives, each allocation at this rank's size; one of nothing has number -1."""
+        asked = [value for value in values if value > 0]
+        first = len(self.stands)
+        own = slice(first, first + len(asked))
+        whole, out, stands = self.whole, self.out, self.stands
+        buckets, ops, modules = whole.bucket_of[own], whole.op_of[own], whole.module_of[own]
+        taken = [sizes[each] for each in zip(buckets, asked, strict=True)]
+        if _WEIGHTS in buckets:
+            for at, bucket in enumerate(buckets):
+                if bucket == _WEIGHTS and not modules[at]:
+                    taken[at] = asked[at]  # token ids, which no rank shares
+                elif bucket == _WEIGHTS and ops[at] == "adapter":
+                    taken[at] = self.adapter.of(asked[at])
+        numbers = count(len(out.bucket_of))
+        stands += [next(numbers) if size else -1 for size in taken]
+        out.bucket_of += compress(buckets, taken)
+        out.op_of += compress(ops, taken)
+        out.module_of += compress(modules, taken)
+        if is_passing and self.reduces:
+            self._await(first, buckets, ops, modules, asked)
+        following = iter(taken)
+        played = [next(following) if value > 0 else ~stands[~value] for value in values]
+        out.events.extend(filter(None, played))
+        if self.reduces and self.groups:
+            self._forget(values)
+
+    def _await(
+        self, first: int, buckets: list[int], ops: list[str], modules: list[str], asked: list[int]
+    ) -> None:
+        """Gradients wait for their block's reduction, and so do those that one device adds to others: not freed."""
+        group = self.groups[self.at]
+        for at, bucket in enumerate(buckets):
+            if bucket == _GRADIENTS:
+                key = bucket, asked[at]
+                group.waiting[first + at] = self.passing_sizes[key], self.sizes[key]
+            elif self.adds_whole and _is_gradient(ops[at]) and (modules[at] or not self.tied):
+                self.adding[first + at] = group, self.stands[first + at]
+                self.stands[first + at] = -1
+
+    def _forget(self, values: list[int]) -> None:
+        """What was freed waits no longer, but for what its block's reduction frees."""
+        waiting, adding = self.groups[self.at].waiting, self.adding
+        if not waiting and not adding:
+            return
+        for number in [~value for value in values if ~value in adding or ~value in waiting]:
+            if number in adding:
+                group, stands = adding.pop(number)
+                group.added.append(stands)
+            else:
+                del waiting[number]
 
     def _begin(self, mark: Mark) -> None:
         if mark.step == 1 and not self.groups:
@@ -291,22 +306,24 @@ class _Rank:
         return number
 
 
-def _converted_in_place(whole: Recording) -> list[int]:
+def _converted_in_place(events: list[int], op_of: list[str]) -> list[int]:
     """The events with each 16-bit gradient freed before its fp32 one is made, as a block's wait for their reduction."""
-    events = [*whole.events]
+    out = [*events]
     number = 0
-    for at, value in enumerate(whole.events[:-1]):
+    for at, value in enumerate(events[:-1]):
         if value > 0:
-            if whole.op_of[number] == "fp32 gradient" and events[at + 1] < 0:
-                events[at], events[at + 1] = events[at + 1], value
+            if op_of[number] == "fp32 gradient" and out[at + 1] < 0:
+                out[at], out[at + 1] = out[at + 1], value
             number += 1
-    return events
+    return out
 
 
+@cache
 def _is_gradient(op: str) -> bool:
     return "weight gradient" in op or op == "embedding backward"
 
 
+@lru_cache(maxsize=1 << 14)
 def _block_of(module: str) -> str:
     if not module.startswith("layers."):
         return _ROOT

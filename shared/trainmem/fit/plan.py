@@ -125,15 +125,14 @@ def _plans(job: TrainingJob, room: Room, detail: Detail) -> Plans:
 
 def _plan(steps: Steps, room: Room, detail: Detail) -> Plan:
     job = steps[-1].job
-    state = outcome(job, room, detail)
-    exact = answer(job, detail)
+    state, quick = outcome(job, room, detail), answer(job, "fast")
     return Plan(
         steps=steps,
         job=job,
-        peak_bytes=answer(job, "fast").peak_allocated_bytes,
+        peak_bytes=quick.peak_allocated_bytes,
         held_bytes=state.reserved_bytes,
         tight=state.tight,
-        sum_answer=sum_answer(exact, limit_of(job, room)) if exact.is_sum else None,
+        sum_answer=sum_answer(answer(job, detail), limit_of(job, room)) if quick.is_sum else None,
     )
 
 
