@@ -87,31 +87,28 @@ class CompiledAllocator:
         if not self._it:
             raise MemoryError
         weakref.finalize(self, code.trainmem_delete, self._it)
-        self._read = array("q", bytes(8 * 6))
-
-    def _counter(self, index: int) -> int:
-        self._code.trainmem_counters(self._it, self._read.buffer_info()[0])
-        return self._read[index]
+        self._counters = array("q", bytes(8 * 6))
+        self._read = self._counters.buffer_info()[0]
 
     @property
     def allocated_bytes(self) -> int:
         """What ``torch.cuda.memory_allocated`` reads."""
-        return self._counter(0)
+        return self._counters[0]
 
     @property
     def reserved_bytes(self) -> int:
         """What ``torch.cuda.memory_reserved`` reads."""
-        return self._counter(1)
+        return self._counters[1]
 
     @property
     def retries(self) -> int:
         """How often every idle segment was given back because the device was full."""
-        return self._counter(2)
+        return self._counters[2]
 
     @property
     def allocations(self) -> int:
         """How many there were so far."""
-        return self._counter(5)
+        return self._counters[5]
 
     @property
     def block_bytes(self) -> list[int]:
@@ -123,13 +120,14 @@ class CompiledAllocator:
     def blocks(self, first: int) -> bytes:
         """Where the free blocks are, and the allocations from ``first`` on that live: equal where those are."""
         count = self._code.trainmem_layout(self._it, first, None)
-        out = array("q", bytes(8 * count))
+        out: array[int] = array("q", [0]) * count
         self._code.trainmem_layout(self._it, first, out.buffer_info()[0])
         return out.tobytes()
 
     def empty_cache(self) -> None:
         """``torch.cuda.empty_cache``."""
         self._check(self._code.trainmem_empty_cache(self._it))
+        self._code.trainmem_counters(self._it, self._read)
 
     def load_kernels(self, size_bytes: int) -> None:
         """Kernels used for the first time take addresses that segments could have had."""
@@ -156,7 +154,7 @@ class CompiledAllocator:
     ) -> int | None:
         """`CachingAllocator.highest`."""
         self._feed(events, streams, None, None, later)
-        return None if self.oom is not None else self._counter(3)
+        return None if self.oom is not None else self._counters[3]
 
     def _feed(
         self,
@@ -182,8 +180,9 @@ class CompiledAllocator:
                 reserved,
             )
         )
+        self._code.trainmem_counters(self._it, self._read)
         self._check(done, packed, later)
-        if self._counter(4):
+        if self._counters[4]:
             self.oom = replace(
                 self._limits,
                 event_index=done,
@@ -223,4 +222,4 @@ class CompiledAllocator:
             raise ValueError(f"events: {OUT_OF_ADDRESSES}")
         if answer == _ZERO:
             raise ValueError("events: 0 is neither an allocation nor a free")
-        raise ValueError(f"events: allocation {~events[self._counter(3)] + later} is freed, but is not live")
+        raise ValueError(f"events: allocation {~events[self._counters[3]] + later} is freed, but is not live")
