@@ -131,7 +131,7 @@ def _four_bit(
         ops.matrix_workspace(tape, lt=bias is not None)
     del held
     if node is not None:
-        out.node, out.requires_grad = node, True
+        out.node = node
     del node
     return tape.cast(out, width)
 
@@ -186,5 +186,5 @@ def _eight_bit(
         out = tape.alloc(whole, width, "8-bit mm")
     del product, packed, scales
     if node is not None:
-        out.node, out.requires_grad = node, True
+        out.node = node
     return out

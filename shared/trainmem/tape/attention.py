@@ -134,7 +134,7 @@ def _fused(
     out = results[0]
     if node is None:
         return out
-    out.node, out.requires_grad = node, True
+    out.node = node
     tape.save(node, results[1], out, *results[2:])
     return out
 
@@ -294,6 +294,6 @@ def _safe_softmax(tape: Tape, scores: Tensor) -> Tensor:
     zero = tape.alloc((), itemsize, "safe softmax masked rows")
     del zero, rows, masked
     if node is not None:
-        out.node, out.requires_grad = node, True
+        out.node = node
         tape.save(node, out)
     return out

@@ -1,6 +1,6 @@
 """A tiny autograd that runs on byte counts instead of numbers.
 
-It keeps what decides memory in PyTorch: which tensors share a storage, when the last reference to a storage
+It keeps what decides memory in PyTorch: which tensors share a memory, when the last reference to a memory
 dies, what each node saves, and the order in which the engine runs nodes and sums gradients. Python's own
 reference counting plays the part of `intrusive_ptr`, so a model written here in the shape of its real forward
 frees its tensors at the same instants.
@@ -20,9 +20,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from trainmem.tape.engine import ACCUMULATE_SEQ, accumulate
+from trainmem.tape.engine import ACCUMULATE_SEQ
 from trainmem.tape.ledger import Ledger
-from trainmem.tape.tensor import BUCKET, BackwardFn, CheckpointFrame, Gradients, Holder, Node, Shape, Tensor
+from trainmem.tape.tensor import (
+    BUCKET,
+    BackwardFn,
+    CheckpointFrame,
+    Gradients,
+    Holder,
+    Memory,
+    Node,
+    Shape,
+    Tensor,
+)
 
 __all__ = ["StopRecompute", "Tape"]
 
@@ -59,7 +69,6 @@ class Tape(Ledger):
         """What autograd contexts hold beside saved tensors, until the loss lets go of the graph."""
         self.on_gradient: Callable[[str, Tensor], None] | None = None
         """Takes every gradient of a parameter in place of keeping it."""
-        self.module_name = ""
         self._seq = 0
         self._cast_cache: dict[str, Tensor] = {}
         self._frame: CheckpointFrame | None = None
@@ -74,33 +83,18 @@ class Tape(Ledger):
 
     # Scopes
 
-    def module(self, name: str) -> _Module:
+    def module(self, name: str) -> _Scope:
         """Name the module that is running; names nest."""
-        return _Module(self, f"{self.module_name}.{name}" if self.module_name else name)
+        prefix = self.prefix
+        return _Scope(self, "prefix", f"{prefix[:-2]}.{name}: " if prefix else f"{name}: ")
 
-    def enter(self, module: str) -> str:
-        """Go over to a module by its whole name; answers that of the last."""
-        before, self.module_name = self.module_name, module
-        self._prefix = f"{module}: " if module else ""
-        return before
-
-    @contextmanager
-    def filling(self, bucket: str) -> Iterator[None]:
+    def filling(self, bucket: str) -> _Scope:
         """Allocations count as this bucket unless they are saved for backward by another."""
-        before, self.bucket = self.bucket, BUCKET[bucket]
-        try:
-            yield
-        finally:
-            self.bucket = before
+        return _Scope(self, "bucket", BUCKET[bucket])
 
-    @contextmanager
-    def no_grad(self) -> Iterator[None]:
+    def no_grad(self) -> _Scope:
         """Build no graph."""
-        before, self.grad_enabled = self.grad_enabled, False
-        try:
-            yield
-        finally:
-            self.grad_enabled = before
+        return _Scope(self, "grad_enabled", False)
 
     @contextmanager
     def autocasting(self, itemsize: int) -> Iterator[None]:
@@ -119,7 +113,7 @@ class Tape(Ledger):
         """Whether an operation on these builds a node."""
         if self.grad_enabled:
             for tensor in inputs:
-                if tensor is not None and tensor.requires_grad:
+                if tensor is not None and tensor.node is not None:
                     return True
         return False
 
@@ -127,11 +121,12 @@ class Tape(Ledger):
         self, name: str, inputs: Sequence[Tensor | None], backward: BackwardFn, *, outputs: int = 1
     ) -> Node:
         """A backward node with edges to the inputs that want gradients."""
-        edges: list[tuple[Node, int] | None] = [
-            (t.node, t.slot) if t is not None and t.node is not None else None for t in inputs
-        ]
+        edges: list[tuple[Node, int] | None] = []
+        for tensor in inputs:
+            before = None if tensor is None else tensor.node
+            edges.append(None if before is None else (before, tensor.slot))  # type: ignore[union-attr]
         self._seq += 1
-        return Node(self._seq, name, edges, backward, outputs, self.block, self.bucket, self.module_name)
+        return Node(self._seq, name, edges, backward, outputs, self.block, self.bucket, self.prefix)
 
     def save(self, node: Node | None, *tensors: Tensor | None) -> None:
         """Keep tensors for backward, or, inside a checkpoint, only the promise to recompute them."""
@@ -142,44 +137,48 @@ class Tape(Ledger):
             if tensor is None:
                 continue
             if recomputing is not None:
-                index = recomputing.seen
-                recomputing.seen += 1
-                if index < len(recomputing.holders):
-                    holder = recomputing.holders[index]()
-                    if holder is not None:
-                        holder.tensor = tensor.alias()
-                        self._mark_saved(tensor)
-                    del holder
-                if recomputing.seen == len(recomputing.holders):
-                    raise StopRecompute
-                node.saved.append(tensor.alias())
+                self._fill(recomputing, tensor)
             elif frame is not None:
                 holder = Holder(frame)
                 frame.holders.append(weakref.ref(holder))
                 node.saved.append(holder)
+                continue
             else:
-                node.saved.append(tensor.alias())
                 self._mark_saved(tensor)
+            if tensor.memory is not None:
+                node.saved.append(tensor.memory)
+
+    def _fill(self, frame: CheckpointFrame, tensor: Tensor) -> None:
+        """Keep the promise that comes next; the last one ends the second run."""
+        index, holders = frame.seen, frame.holders
+        frame.seen = index + 1
+        if index < len(holders):
+            holder = holders[index]()
+            if holder is not None:
+                holder.memory = tensor.memory
+                self._mark_saved(tensor)
+        if index + 1 == len(holders):
+            raise StopRecompute
 
     def keep_with_graph(self, node: Node, tensor: Tensor) -> None:
         """Keep a tensor as long as the graph: to the end of backward, or of the recomputation it is part of."""
         if self._recomputing is None:
             self.graph_attributes.append(tensor.alias())
             self._mark_saved(tensor)
-        else:
-            node.saved.append(tensor.alias())
+        elif tensor.memory is not None:
+            node.saved.append(tensor.memory)
 
     def end_forward(self) -> None:
         """What outlives forward, such as a mask that checkpoints hand to their second run, is kept for backward."""
-        freed = {~code for code in self.codes if code < 0}
-        for key, bucket in enumerate(self.bucket_of):
-            if bucket == _TEMPORARIES and key not in freed:
-                self.bucket_of[key] = _ACTIVATIONS
+        codes, bucket_of = set(self.codes), self.bucket_of
+        for key, bucket in enumerate(bucket_of):
+            if bucket == _TEMPORARIES and ~key not in codes:
+                bucket_of[key] = _ACTIVATIONS
 
     def _mark_saved(self, tensor: Tensor) -> None:
-        storage = tensor.storage
-        if storage is not None and self.bucket_of[storage] == _TEMPORARIES:
-            self.bucket_of[storage] = _ACTIVATIONS
+        memory = tensor.memory
+        if memory is not None and self.bucket_of[memory.key] == _TEMPORARIES:
+            self.bucket_of[memory.key] = _ACTIVATIONS
 
     def op(
         self,
@@ -198,8 +197,12 @@ class Tape(Ledger):
 
         ``costly``: selective checkpoints keep its result. ``kernel``: what running it takes beside its output.
         """
-        self.op_name = name
-        node = self.node(name, inputs, backward) if self.wants_grad(*inputs) else None
+        node = None
+        if self.grad_enabled:
+            for tensor in inputs:
+                if tensor is not None and tensor.node is not None:
+                    node = self.node(name, inputs, backward)
+                    break
         if saves and node is not None:
             self.save(node, *saves)
         kept = self.kept() if costly else None
@@ -210,41 +213,40 @@ class Tape(Ledger):
             self.keep(out)
         del kept
         if node is not None:
-            out.node, out.requires_grad = node, True
+            out.node = node
             if saves_output:
                 self.save(node, out)
         return out
 
     def view(self, tensor: Tensor, shape: Shape, name: str = "view") -> Tensor:
         """Another shape over the same storage; its gradient is viewed back."""
-        out = Tensor(self, tensor.storage, shape, tensor.itemsize, view=True)
-        if self.wants_grad(tensor):
+        out = Tensor(tensor.memory, shape, tensor.itemsize, view=True)
+        if self.grad_enabled and tensor.node is not None:
             back = tensor.shape
 
             def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
                 grad = grads[0]
                 assert grad is not None
-                return [Tensor(tape, grad.storage, back, grad.itemsize, view=True)]
+                return [Tensor(grad.memory, back, grad.itemsize, view=True)]
 
-            out.node, out.requires_grad = self.node(name, [tensor], backward), True
+            out.node = self.node(name, (tensor,), backward)
         return out
 
     def parameter(self, name: str, shape: Shape, itemsize: int, *, trainable: bool = True) -> Tensor:
         """A parameter; its memory belongs to the model, not to the step."""
-        tensor = Tensor(self, None, shape, itemsize)
+        tensor = Tensor(None, shape, itemsize)
         if trainable:
-            tensor.node = Node(ACCUMULATE_SEQ, "AccumulateGrad", [], accumulate(name), 1)
-            tensor.requires_grad = True
+            tensor.node = Node(ACCUMULATE_SEQ, name, [], None, 1)
         return tensor
 
     def cast_weight(self, name: str, weight: Tensor, itemsize: int) -> Tensor:
         """Autocast's 16-bit copy of an fp32 weight: cached when the weight is a trainable leaf."""
         if weight.itemsize == itemsize:
             return weight
-        cacheable = weight.requires_grad and weight.node is not None and weight.node.seq == ACCUMULATE_SEQ
+        cacheable = weight.node is not None and weight.node.seq == ACCUMULATE_SEQ
         if cacheable and name in self._cast_cache:
             return self._cast_cache[name]
-        with self.filling("cast_cache" if weight.storage is None else "temporaries"):
+        with self.filling("cast_cache" if weight.memory is None else "temporaries"):
             out = self._copied(weight, itemsize)
         if out.node is not None:
             out.node.bucket = self.bucket  # the gradient's copy belongs to the product that uses the weight
@@ -293,7 +295,7 @@ class Tape(Ledger):
         ``selective``: the results of ops that ask for it are kept too, and not computed again
         (create_selective_checkpoint_contexts).
         """
-        frame = CheckpointFrame(function, arguments, self.autocast, selective, self.module_name)
+        frame = CheckpointFrame(function, arguments, self.autocast, selective, self.prefix)
         for argument in arguments:
             if isinstance(argument, Tensor):
                 self._mark_saved(argument)
@@ -323,20 +325,19 @@ class Tape(Ledger):
             for result in results:
                 self._mark_saved(result)
 
-    def unpack(self, saved: Holder) -> Tensor | None:
-        """What was promised in place of a tensor, for which the block runs again if it has not yet."""
+    def unpack(self, saved: Holder) -> Memory | None:
+        """What was promised in place of a memory, for which the block runs again if it has not yet."""
         frame = saved.frame
         if not frame.done:
             self._recompute(frame)
-        tensor, saved.tensor = saved.tensor, None
-        return tensor
+        memory, saved.memory = saved.memory, None
+        return memory
 
     def _recompute(self, frame: CheckpointFrame) -> None:
         frame.done = True
-        before = (self._recomputing, self.grad_enabled, self._frame, self.module_name, self.bucket)
+        before = (self._recomputing, self.grad_enabled, self._frame, self.prefix, self.bucket)
         self._recomputing, self.grad_enabled, self._frame = frame, True, None
-        self.bucket = _TEMPORARIES
-        self.enter(frame.module)
+        self.bucket, self.prefix = _TEMPORARIES, frame.prefix
         function = frame.function
         assert function is not None
         try:
@@ -344,24 +345,25 @@ class Tape(Ledger):
                 function(*frame.arguments)
         except StopRecompute:
             pass
-        self._recomputing, self.grad_enabled, self._frame, module, self.bucket = before
-        self.enter(module)
+        self._recomputing, self.grad_enabled, self._frame, self.prefix, self.bucket = before
 
 
-class _Module:
-    """The scope of a module's name."""
+class _Scope:
+    """Within it, something of the tape has another value."""
 
-    __slots__ = ("before", "name", "tape")
+    __slots__ = ("before", "name", "tape", "value")
 
-    def __init__(self, tape: Tape, name: str) -> None:
+    def __init__(self, tape: Tape, name: str, value: object) -> None:
         self.tape = tape
         self.name = name
+        self.value = value
 
     def __enter__(self) -> None:
-        self.before = self.tape.enter(self.name)
+        self.before = getattr(self.tape, self.name)
+        setattr(self.tape, self.name, self.value)
 
     def __exit__(self, *raised: object) -> None:
-        self.tape.enter(self.before)
+        setattr(self.tape, self.name, self.before)
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def embedding(
     out = tape.alloc((*tokens, width), itemsize, "embedding")
     del copied
     if node is not None:
-        out.node, out.requires_grad = node, True
+        out.node = node
     return out
 
 

@@ -6,20 +6,23 @@ Source of the rules: torch/csrc/autograd/{engine,input_buffer}.cpp, functions/ac
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+import sys
 from typing import TYPE_CHECKING
 
-from trainmem.tape.tensor import BUCKET, BackwardFn, Gradients, Node, Pending, Tensor
+from trainmem.tape.tensor import BUCKET, Holder, Node, Pending, Tensor
 
 if TYPE_CHECKING:
     from trainmem.tape.core import Tape
 
-__all__ = ["ACCUMULATE_SEQ", "accumulate", "run_backward"]
+__all__ = ["ACCUMULATE_SEQ", "run_backward"]
 
 ACCUMULATE_SEQ = 1 << 60
 """Of the nodes that keep a parameter's gradient: they run as soon as they can."""
 
-_TEMPORARIES, _LOGITS = BUCKET["temporaries"], BUCKET["logits"]
+_TEMPORARIES, _LOGITS, _GRADIENTS = BUCKET["temporaries"], BUCKET["logits"], BUCKET["gradients"]
+_WANTED = (True,)
+_ONE_OWNER = 2
+"""What `sys.getrefcount` counts of a memory with one owner: it counts its argument, too."""
 
 
 def run_backward(tape: Tape, root: Tensor, gradient: Tensor) -> None:
@@ -30,39 +33,38 @@ def run_backward(tape: Tape, root: Tensor, gradient: Tensor) -> None:
     root.node.gradients = [gradient]
     del gradient
     ready = [(-root.node.seq, 0, root.node)]
-    root.node, root.requires_grad = None, False
-    count = 0
+    root.node = None
+    count, outside = 0, tape.prefix
+    push, pop = heapq.heappush, heapq.heappop
     while ready:
-        _, _, node = heapq.heappop(ready)
+        node = pop(ready)[2]
         grads, node.gradients = node.gradients, None
         assert grads is not None
-        accumulates = node.seq == ACCUMULATE_SEQ
-        if not accumulates and node.block != tape.block:
+        backward = node.backward
+        if backward is None:
+            _accumulate(tape, node.name, grads[0])
+            del grads, node
+            continue
+        if node.block != tape.block:
             tape.block = node.block
             tape.boundary(("backward", node.block))
-        module = tape.module_name
-        if node.module:
-            tape.enter(node.module)
-        unpacked: list[Tensor | None] | None = [
-            saved if isinstance(saved, Tensor) else tape.unpack(saved) for saved in node.saved
-        ]
-        tape.op_name = f"{node.name} backward"
+        tape.prefix = node.prefix
+        edges, node.edges = node.edges, []
+        unpacked = [tape.unpack(saved) for saved in node.saved if type(saved) is Holder]
         tape.bucket = _LOGITS if node.bucket == _LOGITS else _TEMPORARIES
-        needs = [edge is not None for edge in node.edges]
-        outputs = node.backward(tape, grads, needs)
+        needs = [edge is not None for edge in edges] if len(edges) > 1 else _WANTED
+        outputs = backward(tape, grads, needs)
         del unpacked
         for index, output in enumerate(outputs):
-            if isinstance(output, Pending):
+            if type(output) is Pending:
                 outputs[index] = output.settle(tape)
         output = None
         del grads
         node.saved.clear()
-        if node.module:
-            tape.enter(module)
-        edges, node.edges = node.edges, []
-        for index, edge in enumerate(edges):
-            output = outputs[index]
-            outputs[index] = None
+        tape.prefix = outside
+        outputs.reverse()
+        for edge in edges:
+            output = outputs.pop()
             if edge is None:
                 continue
             target, slot = edge
@@ -81,10 +83,10 @@ def run_backward(tape: Tape, root: Tensor, gradient: Tensor) -> None:
             target.pending -= 1
             if not target.pending and target.gradients is not None:
                 count += 1
-                heapq.heappush(ready, (-target.seq, count, target))
+                push(ready, (-target.seq, count, target))
         del outputs, edges, node
     tape.thread, tape.grad_enabled = "forward", True
-    tape.bucket = _TEMPORARIES
+    tape.bucket, tape.prefix = _TEMPORARIES, outside
 
 
 def _sum(tape: Tape, held: Tensor, other: Tensor) -> Tensor:
@@ -93,7 +95,7 @@ def _sum(tape: Tape, held: Tensor, other: Tensor) -> Tensor:
     A view keeps its base alive, so its storage has two owners and it is never summed into
     (input_buffer.cpp, can_accumulate_inplace).
     """
-    if not held.view and held.storage is not None and tape.owners[held.storage] == 1:
+    if not held.view and held.memory is not None and sys.getrefcount(held.memory) == _ONE_OWNER:
         return held
     return tape.alloc(held.shape, held.itemsize, "sum of gradients")
 
@@ -112,24 +114,16 @@ def _count_dependencies(root: Node) -> None:
             target.pending += 1
 
 
-def accumulate(name: str) -> BackwardFn:
+def _accumulate(tape: Tape, name: str, grad: Tensor) -> None:
     """The node of a parameter: its first gradient is kept as it is, later ones are added to it in place."""
-
-    def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
-        grad = grads[0]
-        assert grad is not None
-        if tape.on_gradient is not None:
-            tape.on_gradient(name, grad)
-            return []
-        if tape.accumulating or name in tape.gradients:
-            return []
-        if tape.wide_gradients:
-            # a hook adds the 16-bit gradient to an fp32 one as soon as it is known
-            tape.gradients[name] = tape.alloc(grad.shape, 4, "fp32 gradient", BUCKET["gradients"])
-            return []
-        if grad.storage is not None:
-            tape.bucket_of[grad.storage] = BUCKET["gradients"]
+    if tape.on_gradient is not None:
+        tape.on_gradient(name, grad)
+    elif tape.accumulating or name in tape.gradients:
+        return
+    elif tape.wide_gradients:
+        # a hook adds the 16-bit gradient to an fp32 one as soon as it is known
+        tape.gradients[name] = tape.alloc(grad.shape, 4, "fp32 gradient", _GRADIENTS)
+    else:
+        if grad.memory is not None:
+            tape.bucket_of[grad.memory.key] = _GRADIENTS
         tape.gradients[name] = grad.alias()
-        return []
-
-    return backward

@@ -21,16 +21,16 @@ __all__ = ["ExpertWeights", "RouterWeight"]
 def _of_adapter(tape: Tape, weight: tuple[str, Tensor], *, permuted: bool) -> Tensor:
     """A view of one adapter matrix as a stack of matrices; viewing a permuted one back copies its gradient."""
     matrix = weight[1]
-    out = Tensor(tape, None, matrix.shape, matrix.itemsize, view=True)
+    out = Tensor(None, matrix.shape, matrix.itemsize, view=True)
     if tape.wants_grad(matrix):
         shape, itemsize = matrix.shape, matrix.itemsize
 
         def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
             if permuted:
                 return [tape.alloc(shape, itemsize, "adapter gradient permuted")]
-            return [Tensor(tape, grads[0].storage, shape, itemsize, view=True)]
+            return [Tensor(grads[0].memory, shape, itemsize, view=True)]
 
-        out.node, out.requires_grad = tape.node("reshape", [matrix], backward), True
+        out.node = tape.node("reshape", [matrix], backward)
     return out
 
 

@@ -182,5 +182,5 @@ def before(tape: Tape, tensor: Tensor, run: Callable[[], None]) -> Tensor:
 
     out = tensor.alias()
     if tape.wants_grad(tensor):
-        out.node, out.requires_grad = tape.node("fsdp hook", [tensor], backward), True
+        out.node = tape.node("fsdp hook", [tensor], backward)
     return out

@@ -46,7 +46,7 @@ def _forward(tape: Tape, hidden: Tensor, name: str, table: Tensor, rows: str) ->
                 out[index] = kept
         return out
 
-    wants = hidden.requires_grad, table.requires_grad
+    wants = hidden.node is not None, table.node is not None
     node = tape.node("fused loss", [hidden, table], backward) if tape.wants_grad(hidden, table) else None
     made: list[Tensor | None] = [tape.alloc(h_shape, h_width, "fused loss input gradient"), None]
     if wants[1]:
@@ -60,7 +60,7 @@ def _forward(tape: Tape, hidden: Tensor, name: str, table: Tensor, rows: str) ->
     loss = tape.alloc((), 4, "fused loss")
     del mask, losses
     if node is not None:
-        loss.node, loss.requires_grad = node, True
+        loss.node = node
     return loss
 
 
@@ -76,6 +76,6 @@ def _chunks(tape: Tape, width: int, name: str, table: Tensor, rows: str) -> None
         weight = tape.cast_weight(name, table, tape.autocast)
         tape.scratch((kernels.liger_input, which, tape.autocast), "fused loss chunk gradient")
         del weight
-        if table.requires_grad:
+        if table.node is not None:
             tape.scratch((kernels.liger_input, which, tape.autocast), "fused loss chunk cast")
         del logits

@@ -58,9 +58,9 @@ def rows_of(tape: Tape, grads: Gradients) -> Tensor:
 
 def matrix_workspace(tape: Tape, *, lt: bool = False) -> None:
     """cuBLAS takes its workspace at the first product of a thread; products with a bias go through cuBLASLt."""
-    tape.workspace("cublas", (lambda d: d["cublas_workspace"],))
+    tape.workspace("cublas", (1, "cublas_workspace"))
     if lt:
-        tape.workspace("cublaslt", (lambda d: d["cublaslt_workspace"],))
+        tape.workspace("cublaslt", (1, "cublaslt_workspace"))
 
 
 # Matrix products
@@ -112,7 +112,7 @@ def addmm(
 
     return tape.op(
         name, [b, x, w], (*lead, features), itemsize, backward,
-        saves=[x if w.requires_grad else None, w if x.requires_grad else None], costly=True,
+        saves=[x if w.node is not None else None, w if x.node is not None else None], costly=True,
         kernel=lambda: matrix_workspace(tape, lt=True),
     )  # fmt: skip
 
@@ -153,7 +153,7 @@ def linear(
 
     return tape.op(
         "mm", [x, w], (*x.shape[:-1], features), itemsize, backward,
-        saves=[x if w.requires_grad else None, w if x.requires_grad else None], costly=True,
+        saves=[x if w.node is not None else None, w if x.node is not None else None], costly=True,
         kernel=lambda: matrix_workspace(tape),
     )  # fmt: skip
 
@@ -187,7 +187,7 @@ def matmul(
 
     out = tape.op(
         "bmm", [a, b], shape, itemsize, backward,
-        saves=[b if a.requires_grad else None, a if b.requires_grad else None], costly=True,
+        saves=[b if a.node is not None else None, a if b.node is not None else None], costly=True,
         kernel=lambda: matrix_workspace(tape),
     )  # fmt: skip
     del held
@@ -197,11 +197,11 @@ def matmul(
 # Pointwise
 
 
-def _fitted(grad: Tensor, whole: Shape, side: Shape, itemsize: int) -> Tensor | Pending:
+def _fitted(tape: Tape, grad: Tensor, whole: Shape, side: Shape, itemsize: int) -> Tensor | Pending:
     if side == whole and grad.itemsize == itemsize:
         return grad
     grad.shape = whole
-    return Pending(grad, side, _summed(whole, side, grad.tape.ones) if side != whole else (), itemsize)
+    return Pending(grad, side, _summed(whole, side, tape.ones) if side != whole else (), itemsize)
 
 
 def _summed(whole: Shape, side: Shape, ones: frozenset[str]) -> Shape:
@@ -223,7 +223,7 @@ def add(tape: Tape, a: Tensor, b: Tensor, shape: Shape | None = None) -> Tensor:
         grad = _only(grads)
         out: Gradients = []
         for need, (side, itemsize) in zip(needs, sides, strict=True):
-            out.append(_fitted(grad.alias(), out_shape, side, itemsize) if need else None)
+            out.append(_fitted(tape, grad.alias(), out_shape, side, itemsize) if need else None)
         return out
 
     return tape.op("add", [a, b], out_shape, max(a.itemsize, b.itemsize), backward)
@@ -241,12 +241,12 @@ def mul(tape: Tape, a: Tensor, b: Tensor, shape: Shape | None = None) -> Tensor:
                 out[index] = tape.alloc(out_shape, itemsize, "mul backward")
         for index, (side, width) in enumerate(sides):
             if out[index] is not None:
-                out[index] = _fitted(out[index], out_shape, side, width)
+                out[index] = _fitted(tape, out[index], out_shape, side, width)
         return out
 
     return tape.op(
         "mul", [a, b], out_shape, itemsize, backward,
-        saves=[b if a.requires_grad else None, a if b.requires_grad else None],
+        saves=[b if a.node is not None else None, a if b.node is not None else None],
     )  # fmt: skip
 
 
@@ -384,7 +384,7 @@ def dropout(tape: Tape, a: Tensor, probability: float) -> Tensor:
     mask = tape.alloc(shape, 1, "dropout mask")
     out = tape.alloc(shape, itemsize, "native_dropout")
     if node is not None:
-        out.node, out.requires_grad = node, True
+        out.node = node
         tape.save(node, mask)
     return out
 
@@ -427,14 +427,14 @@ def heads_of(tape: Tape, a: Tensor, shape: Shape, *, copies: bool) -> Tensor:
     """
     if not copies or tape.ones.intersection(shape[1:]):
         return tape.view(a, shape)
-    out = Tensor(tape, a.storage, shape, a.itemsize, view=True)
+    out = Tensor(a.memory, shape, a.itemsize, view=True)
     if tape.wants_grad(a):
         back, itemsize = a.shape, a.itemsize
 
         def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
             return [tape.alloc(back, itemsize, "transpose backward")]
 
-        out.node, out.requires_grad = tape.node("transpose", [a], backward), True
+        out.node = tape.node("transpose", [a], backward)
     return out
 
 
@@ -449,7 +449,7 @@ def keys_of(tape: Tape, a: Tensor, shape: Shape, *, transposed: bool, copies: bo
         back = a.shape
 
         def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
-            grad = Tensor(tape, _only(grads).storage, back, _only(grads).itemsize, view=True)
+            grad = Tensor(_only(grads).memory, back, _only(grads).itemsize, view=True)
             grad.apart = True
             return [grad]
 
@@ -459,26 +459,26 @@ def keys_of(tape: Tape, a: Tensor, shape: Shape, *, transposed: bool, copies: bo
 
 def alias(tape: Tape, a: Tensor) -> Tensor:
     """A slice that takes everything: the gradient passes through."""
-    out = Tensor(tape, a.storage, a.shape, a.itemsize, view=True)
+    out = Tensor(a.memory, a.shape, a.itemsize, view=True)
     if tape.wants_grad(a):
 
         def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
             return [_only(grads).alias()]
 
-        out.node, out.requires_grad = tape.node("alias", [a], backward), True
+        out.node = tape.node("alias", [a], backward)
     return out
 
 
 def slice_of(tape: Tape, a: Tensor, shape: Shape) -> Tensor:
     """A slice (a view); its gradient is a zero tensor of the whole with the slice filled in."""
-    out = Tensor(tape, a.storage, shape, a.itemsize, view=True)
+    out = Tensor(a.memory, shape, a.itemsize, view=True)
     if tape.wants_grad(a):
         whole, itemsize = a.shape, a.itemsize
 
         def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
             return [tape.alloc(whole, itemsize, "slice backward")]
 
-        out.node, out.requires_grad = tape.node("slice", [a], backward), True
+        out.node = tape.node("slice", [a], backward)
     return out
 
 
@@ -498,8 +498,8 @@ def cat_halves(tape: Tape, parts: Sequence[Tensor], shape: Shape) -> Tensor:
         grad = _only(grads)
         out: Gradients = []
         for need, (side, itemsize) in zip(needs, sides, strict=True):
-            part = Tensor(tape, grad.storage, side, grad.itemsize, view=True)
-            out.append(_fitted(part, side, side, itemsize) if need else None)
+            part = Tensor(grad.memory, side, grad.itemsize, view=True)
+            out.append(_fitted(tape, part, side, side, itemsize) if need else None)
         return out
 
     return tape.op("cat", list(parts), shape, widest, backward)
@@ -507,7 +507,7 @@ def cat_halves(tape: Tape, parts: Sequence[Tensor], shape: Shape) -> Tensor:
 
 def split(tape: Tape, a: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
     """Views of consecutive parts of the last dimension; backward concatenates their gradients."""
-    outs = [Tensor(tape, a.storage, shape, a.itemsize, view=True) for shape in shapes]
+    outs = [Tensor(a.memory, shape, a.itemsize, view=True) for shape in shapes]
     if tape.wants_grad(a):
         whole, itemsize = a.shape, a.itemsize
 
@@ -516,7 +516,7 @@ def split(tape: Tape, a: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
 
         node = tape.node("split", [a], backward, outputs=len(outs))
         for slot, out in enumerate(outs):
-            out.node, out.slot, out.requires_grad = node, slot, True
+            out.node, out.slot = node, slot
     return outs
 
 

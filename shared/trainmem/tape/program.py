@@ -7,9 +7,12 @@ part: what comes before the blocks, each block forward, the head, each block bac
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TypeAlias
+from itertools import count
+from operator import add
+from typing import Any, TypeAlias
 
 from trainmem.tape import ops
 from trainmem.tape.core import Tape
@@ -140,32 +143,34 @@ def compiled(structure: Structure) -> Program:
         sharding.end_backward()
     tape.graph_attributes.clear()
     del gradient, loss, held
-    gradients = {name: key for name, tensor in tape.gradients.items() if (key := tensor.storage) is not None}
-    program = _cut(tape, list(tape.codes), gradients, structure.units)
+    kept = {name: tensor.memory for name, tensor in tape.gradients.items()}
+    gradients = {name: memory.key for name, memory in kept.items() if memory is not None}
+    program = _cut(tape, gradients, structure.units)
+    del kept
     tape.release()
     model.blocks.clear()
     return program
 
 
-def _cut(tape: Tape, codes: list[int], gradients: dict[str, int], blocks: int) -> Program:
-    distinct: dict[SizeSpec, int] = {}
-    size_of = tuple([distinct.setdefault(spec, len(distinct)) for spec in tape.size_of])
+def _cut(tape: Tape, gradients: dict[str, int], blocks: int) -> Program:
+    codes, made = tape.codes, tape.made
+    heads, rests, prefixes, ops_of = zip(*made, strict=True)
+    number: defaultdict[tuple[Any, tuple[Any, ...]], int] = defaultdict(count().__next__)
+    size_of = tuple(map(number.__getitem__, zip(heads, rests, strict=True)))
     parts: list[Part] = []
     part_of: list[int] = []
-    ends = [at for at, _ in tape.boundaries[1:]] + [len(codes)]
-    for (begin, label), end in zip(tape.boundaries, ends, strict=True):
-        events = tuple(codes[begin:end])
+    ends = [(at, key) for at, key, _ in tape.boundaries[1:]] + [(len(codes), len(made))]
+    for (begin, first, label), (end, last) in zip(tape.boundaries, ends, strict=True):
         # keys count up, so that those of a part follow each other
-        keys = range(len(part_of), len(part_of) + len([event for event in events if event >= 0]))
-        part_of += [len(parts)] * len(keys)
-        parts.append(Part(label, events, keys))
+        part_of += [len(parts)] * (last - first)
+        parts.append(Part(label, tuple(codes[begin:end]), range(first, last)))
     return Program(
         blocks=blocks,
         parts=tuple(parts),
-        sizes=tuple(distinct),
+        sizes=tuple([(head, *rest) for head, rest in number]),
         size_of=size_of,
         bucket_of=tuple(tape.bucket_of),
-        name_of=tuple(tape.name_of),
+        name_of=tuple(map(add, prefixes, ops_of)),
         part_of=tuple(part_of),
         stream_of=dict(tape.stream_of),
         once=frozenset(tape.once),

@@ -29,7 +29,7 @@ def add_in_place(tape: Tape, x: Tensor, other: Tensor) -> Tensor:
 
     out = x.alias()
     if tape.wants_grad(x, other):
-        out.node, out.requires_grad = tape.node("add_", [x, other], backward), True
+        out.node = tape.node("add_", [x, other], backward)
     return out
 
 
@@ -52,7 +52,7 @@ def divide_by_sum(tape: Tape, x: Tensor) -> Tensor:
 
     def sum_backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
         grad = grads[0]
-        return [Tensor(tape, grad.storage, shape, itemsize, view=True)]
+        return [Tensor(grad.memory, shape, itemsize, view=True)]
 
     total = tape.op("sum", [x], sums, itemsize, sum_backward)
 
@@ -69,7 +69,7 @@ def divide_by_sum(tape: Tape, x: Tensor) -> Tensor:
     out = x.alias()
     if tape.wants_grad(x):
         before = tape.alloc(shape, itemsize, "topk before division")
-        out.node, out.requires_grad = tape.node("div_", [x, total], backward), True
+        out.node = tape.node("div_", [x, total], backward)
         tape.save(out.node, before, total)
     return out
 
@@ -114,7 +114,7 @@ def mask_rows(tape: Tape, x: Tensor, mask: Tensor, *, in_place: bool = False) ->
         return tape.op("masked_fill", [x], shape, itemsize, backward, saves=[mask])
     out = x.alias()
     if tape.wants_grad(x):
-        out.node, out.requires_grad = tape.node("masked_fill_", [x], backward), True
+        out.node = tape.node("masked_fill_", [x], backward)
         tape.save(out.node, mask)
     return out
 
@@ -129,7 +129,7 @@ def sum_over(tape: Tape, x: Tensor, shape: Shape, *, views_gradient: bool = Fals
 
     def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
         if single:
-            return [Tensor(tape, grads[0].storage, whole, itemsize, view=True)]
+            return [Tensor(grads[0].memory, whole, itemsize, view=True)]
         return [tape.alloc(whole, itemsize, "expanded gradient")]
 
     return tape.op("sum", [x], shape, itemsize, backward)
@@ -176,7 +176,7 @@ def _one_by_one(tape: Tape, x: Tensor, w: Tensor, offsets: Tensor, features: str
     out = tape.alloc((*x.shape[:-1], features), itemsize, "grouped_mm")
     matrix_workspace(tape)
     if node is not None:
-        out.node, out.requires_grad = node, True
+        out.node = node
     return out
 
 
@@ -199,12 +199,12 @@ def grouped_mm(tape: Tape, x: Tensor, w: Tensor, offsets: Tensor, features: str)
         return out
 
     node = tape.node("grouped_mm", [x, w], backward) if tape.wants_grad(x, w) else None
-    if w.requires_grad:
+    if w.node is not None:
         tape.save(node, x)
-    if x.requires_grad:
+    if x.node is not None:
         tape.save(node, w)
     tape.save(node, offsets)
     out = _product(tape, (*x.shape[:-1], features), itemsize, "grouped_mm")
     if node is not None:
-        out.node, out.requires_grad = node, True
+        out.node = node
     return out

@@ -1,7 +1,7 @@
 """What a graph is made of: tensors that own byte counts, and the nodes of backward that hold on to them.
 
-A tensor is one handle on a storage, as one ``at::Tensor`` is; when the last handle dies, so does the memory. Python's
-own reference counting plays the part of ``intrusive_ptr``.
+A tensor is one handle on a memory, as one ``at::Tensor`` is on its storage; when the last handle dies, so does the
+memory. Python's own reference counting plays the part of ``intrusive_ptr``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from trainmem.tape import kernels
 
 if TYPE_CHECKING:
     from trainmem.tape.core import Tape
-    from trainmem.tape.ledger import Ledger
 
 __all__ = [
     "BUCKET",
@@ -23,6 +22,7 @@ __all__ = [
     "CheckpointFrame",
     "Gradients",
     "Holder",
+    "Memory",
     "Node",
     "Pending",
     "Shape",
@@ -41,58 +41,53 @@ BackwardFn: TypeAlias = Callable[["Tape", Gradients, Sequence[bool]], Gradients]
 BUCKET: dict[str, int] = {name: index for index, name in enumerate(BUCKETS)}
 
 
-class Tensor:
-    """A shape, bytes per element, a storage, and the node that made it; one handle, as one `at::Tensor`.
+class Memory:
+    """What one allocation gave, freed when nothing refers to it any more.
 
-    ``storage``: the key of its memory, which is freed when the last tensor that shares it dies; None where that
-    is not the step's.
+    ``codes``: of its tape, which takes ``~key`` then.
+    """
+
+    __slots__ = ("codes", "key")
+
+    def __init__(self, codes: list[int], key: int) -> None:
+        self.codes = codes
+        self.key = key
+
+    def __del__(self) -> None:
+        self.codes.append(~self.key)
+
+
+class Tensor:
+    """A shape, bytes per element, a memory, and the node that made it; one handle, as one `at::Tensor`.
+
+    ``memory``: None where it is not the step's. A tensor lets go of it before its node: Python clears slots in the
+    order of their names.
     ``apart``: tokens lie column by column in memory, so that seeing them as rows of a matrix copies them.
     """
 
-    __slots__ = ("apart", "itemsize", "node", "requires_grad", "shape", "slot", "storage", "tape", "view")
+    __slots__ = ("apart", "itemsize", "memory", "node", "shape", "slot", "view")
 
-    def __init__(
-        self,
-        tape: Ledger,
-        storage: int | None,
-        shape: Shape,
-        itemsize: int,
-        node: Node | None = None,
-        slot: int = 0,
-        view: bool = False,
-    ) -> None:
-        self.tape = tape
-        self.storage = storage
-        if storage is not None:
-            tape.owners[storage] += 1
+    def __init__(self, memory: Memory | None, shape: Shape, itemsize: int, *, view: bool = False) -> None:
+        self.memory = memory
         self.shape = shape
         self.itemsize = itemsize
-        self.node = node
-        self.slot = slot
-        self.requires_grad = node is not None
+        self.node: Node | None = None
+        self.slot = 0
         self.view = view
         self.apart = False
 
-    def __del__(self) -> None:
-        storage = self.storage
-        if storage is not None:
-            tape = self.tape
-            owners = tape.owners[storage] = tape.owners[storage] - 1
-            if not owners:
-                tape.codes.append(~storage)
-
     def alias(self) -> Tensor:
         """Another tensor over the same memory, without a node."""
-        out = Tensor(self.tape, self.storage, self.shape, self.itemsize, None, 0, self.view)
+        out = Tensor(self.memory, self.shape, self.itemsize, view=self.view)
         out.apart = self.apart
         return out
 
 
 class Node:
-    """A step of the backward graph."""
+    """A step of the backward graph; without a ``backward``, it keeps the gradient of the parameter that it names."""
 
     __slots__ = (
-        "backward", "block", "bucket", "edges", "gradients", "inputs", "module", "name", "pending", "saved", "seq",
+        "backward", "block", "bucket", "edges", "gradients", "inputs", "name", "pending", "prefix", "saved", "seq",
     )  # fmt: skip
 
     def __init__(
@@ -100,21 +95,21 @@ class Node:
         seq: int,
         name: str,
         edges: list[tuple[Node, int] | None],
-        backward: BackwardFn,
+        backward: BackwardFn | None,
         inputs: int,
         block: int = 0,
         bucket: int = BUCKET["temporaries"],
-        module: str = "",
+        prefix: str = "",
     ) -> None:
         self.seq = seq
         self.name = name
         self.edges = edges
         self.backward = backward
         self.inputs = inputs
-        self.saved: list[Tensor | Holder] = []
+        self.saved: list[Memory | Holder] = []
         self.block = block
         self.bucket = bucket
-        self.module = module
+        self.prefix = prefix
         self.gradients: Gradients | None = None
         """Of its outputs, as the engine has them so far."""
         self.pending = -1
@@ -122,13 +117,13 @@ class Node:
 
 
 class Holder:
-    """What a checkpointed node keeps in place of a tensor: a promise to recompute it."""
+    """What a checkpointed node keeps in place of a memory: a promise to recompute it."""
 
-    __slots__ = ("__weakref__", "frame", "tensor")
+    __slots__ = ("__weakref__", "frame", "memory")
 
     def __init__(self, frame: CheckpointFrame) -> None:
         self.frame = frame
-        self.tensor: Tensor | None = None
+        self.memory: Memory | None = None
 
 
 class CheckpointFrame:
@@ -140,8 +135,8 @@ class CheckpointFrame:
         "done",
         "function",
         "holders",
-        "module",
         "outputs",
+        "prefix",
         "seen",
         "selective",
     )
@@ -152,14 +147,14 @@ class CheckpointFrame:
         arguments: tuple[Any, ...],
         autocast: int,
         selective: bool,
-        module: str,
+        prefix: str,
     ) -> None:
         self.function: Callable[..., Any] | None = function
         self.arguments = arguments
         self.autocast = autocast
         self.selective = selective
-        self.module = module
-        """In which the call was made, and is made again."""
+        self.prefix = prefix
+        """Of the module in which the call was made, and is made again."""
         self.outputs: list[tuple[Tensor, ...]] = []
         """Selective: results of matrix products and attention, kept by the first run for the second."""
         self.holders: list[weakref.ref[Holder]] = []  # weak: a holder keeps its frame alive

@@ -39,7 +39,7 @@ SCORES = ("b", "heads", "s", "s")
 
 def token_ids(model: Model) -> Tensor:
     """The batch of token ids, in memory since before the step."""
-    return Tensor(model.tape, None, ("b", "s"), 8)
+    return Tensor(None, ("b", "s"), 8)
 
 
 def positions(tape: Tape) -> Tensor:
@@ -146,9 +146,9 @@ def repeat_kv(model: Model, x: Tensor) -> Tensor:
 
     if not model.structure.one_head:
         return tape.op("repeat_kv", [x], QUERY, itemsize, backward)
-    out = Tensor(tape, x.storage, QUERY, itemsize, view=True)
+    out = Tensor(x.memory, QUERY, itemsize, view=True)
     if tape.wants_grad(x):
-        out.node, out.requires_grad = tape.node("expand", [x], backward), True
+        out.node = tape.node("expand", [x], backward)
     return out
 
 
@@ -188,11 +188,11 @@ def eager_attention(
 
 def wanting_gradients(model: Model, embedded: Tensor) -> Tensor:
     """The token embeddings, of which PEFT wants gradients where blocks are checkpointed; they reach nothing."""
-    if model.structure.input_gradients and not embedded.requires_grad:
+    if model.structure.input_gradients and embedded.node is None:
         node = model.tape.node("input gradients", [], _drop)
-        node.saved.append(embedded.alias())
+        assert embedded.memory is not None
+        node.saved.append(embedded.memory)
         model.tape.leaf = embedded.node = node
-        embedded.requires_grad = True
     return embedded
 
 
@@ -328,6 +328,6 @@ def cross_entropy(tape: Tape, logits: Tensor, labels: Tensor) -> Tensor:
     tape.save(node, scores, labels)
     loss = tape.alloc((), 4, "nll_loss")
     total = tape.alloc((), 4, "nll_loss total weight")
-    loss.node, loss.requires_grad = node, True
+    loss.node = node
     tape.save(node, total)
     return loss

@@ -110,6 +110,6 @@ def _nll_loss(tape: Tape, scores: Tensor) -> Tensor:
     tape.save(node, scores)
     loss = tape.alloc((), itemsize, "nll_loss")
     total = tape.alloc((), itemsize, "nll_loss total weight")
-    loss.node, loss.requires_grad = node, True
+    loss.node = node
     tape.save(node, total)
     return loss

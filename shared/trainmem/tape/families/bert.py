@@ -40,7 +40,7 @@ def _embeddings(model: Model) -> Tensor:
         expanded=True,
     )
     hidden = ops.add(tape, words, kinds)
-    at = Tensor(tape, None, ("s",), 8)
+    at = Tensor(None, ("s",), 8)
     places = ops.embedding(
         tape, ("s",), table.weight("embeddings.position_embeddings.weight"), "h", at, "positions"
     )

@@ -78,7 +78,7 @@ def _sinks(block: Block) -> Tensor:
     """The sinks expanded to a column of the scores; their gradient is summed over batch and queries."""
     tape = block.model.tape
     weight = block.weight("self_attn.sinks")[1]
-    out = Tensor(tape, None, SINK, weight.itemsize, view=True)
+    out = Tensor(None, SINK, weight.itemsize, view=True)
     if tape.wants_grad(weight):
 
         def backward(tape: Tape, grads: Gradients, needs: Sequence[bool]) -> Gradients:
@@ -89,7 +89,7 @@ def _sinks(block: Block) -> Tensor:
             del semaphores, staging
             return [summed]
 
-        out.node, out.requires_grad = tape.node("expand", [weight], backward), True
+        out.node = tape.node("expand", [weight], backward)
     return out
 
 

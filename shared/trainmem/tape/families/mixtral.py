@@ -39,7 +39,7 @@ def _jittered(tape: Tape, hidden: Tensor) -> Tensor:
     noise = tape.alloc(shape, itemsize, "router jitter")
     out = hidden.alias()
     if tape.wants_grad(hidden):
-        out.node, out.requires_grad = tape.node("mul_", [hidden], backward), True
+        out.node = tape.node("mul_", [hidden], backward)
         tape.save(out.node, noise)
     return out
 
