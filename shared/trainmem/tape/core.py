@@ -55,7 +55,10 @@ class Tape(Ledger):
         self.autocast = 0
         self.grad_enabled = True
         self.block = 0
-        self.gradients: dict[str, Tensor] = {}
+        self.gradients: dict[str, int] = {}
+        """By parameter, the key of the gradient that it keeps. The run lets go of it all the same."""
+        self.kept_owns = False
+        """Whether keeping a gradient decided where others were summed."""
         self.accumulating = False
         self.wide_gradients = False
         self.many_rows = False

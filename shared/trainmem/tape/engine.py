@@ -19,10 +19,10 @@ __all__ = ["ACCUMULATE_SEQ", "run_backward"]
 ACCUMULATE_SEQ = 1 << 60
 """Of the nodes that keep a parameter's gradient: they run as soon as they can."""
 
-_TEMPORARIES, _LOGITS, _GRADIENTS = BUCKET["temporaries"], BUCKET["logits"], BUCKET["gradients"]
+_TEMPORARIES, _LOGITS = BUCKET["temporaries"], BUCKET["logits"]
 _WANTED = (True,)
-_ONE_OWNER = 2
-"""What `sys.getrefcount` counts of a memory with one owner: it counts its argument, too."""
+_ONE_OWNER = 3
+"""What `sys.getrefcount` counts of a memory with one owner: a name for it and its own argument, too."""
 
 
 def run_backward(tape: Tape, root: Tensor, gradient: Tensor) -> None:
@@ -95,8 +95,11 @@ def _sum(tape: Tape, held: Tensor, other: Tensor) -> Tensor:
     A view keeps its base alive, so its storage has two owners and it is never summed into
     (input_buffer.cpp, can_accumulate_inplace).
     """
-    if not held.view and held.memory is not None and sys.getrefcount(held.memory) == _ONE_OWNER:
-        return held
+    memory = held.memory
+    if not held.view and memory is not None and sys.getrefcount(memory) == _ONE_OWNER:
+        if memory.key not in tape.gradients.values():
+            return held
+        tape.kept_owns = True
     return tape.alloc(held.shape, held.itemsize, "sum of gradients")
 
 
@@ -118,12 +121,11 @@ def _accumulate(tape: Tape, name: str, grad: Tensor) -> None:
     """The node of a parameter: its first gradient is kept as it is, later ones are added to it in place."""
     if tape.on_gradient is not None:
         tape.on_gradient(name, grad)
-    elif tape.accumulating or name in tape.gradients:
         return
-    elif tape.wide_gradients:
+    if tape.accumulating or name in tape.gradients:
+        return
+    if tape.wide_gradients:
         # a hook adds the 16-bit gradient to an fp32 one as soon as it is known
-        tape.gradients[name] = tape.alloc(grad.shape, 4, "fp32 gradient", _GRADIENTS)
-    else:
-        if grad.memory is not None:
-            tape.bucket_of[grad.memory.key] = _GRADIENTS
-        tape.gradients[name] = grad.alias()
+        grad = tape.alloc(grad.shape, 4, "fp32 gradient")
+    assert grad.memory is not None
+    tape.gradients[name] = grad.memory.key

@@ -105,8 +105,8 @@ class Sharding:
         size = (kernels.sharded_part, names, self.reduce_itemsize)
         shard = tape.on_stream(REDUCE_STREAM, size, "reduce-scatter output", BUCKET["gradients"])
         del last
-        if not tape.accumulating:
-            tape.gradients[group.prefix + names[0]] = shard
+        if not tape.accumulating and shard.memory is not None:
+            tape.gradients[group.prefix + names[0]] = shard.memory.key
 
     def end_backward(self) -> None:
         """The root's gradients are reduced last."""

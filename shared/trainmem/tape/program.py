@@ -8,7 +8,7 @@ part: what comes before the blocks, each block forward, the head, each block bac
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import count
 from operator import add
@@ -22,9 +22,11 @@ from trainmem.tape.fully_sharded import before
 from trainmem.tape.loss_scaling import scale_and_growth
 from trainmem.tape.model import Model, Structure
 from trainmem.tape.stand_ins import StandIns
-from trainmem.tape.tensor import SizeSpec, Tensor
+from trainmem.tape.tensor import BUCKET, SizeSpec, Tensor
 
 __all__ = ["Part", "PartLabel", "Program", "compiled", "in_order"]
+
+_GRADIENTS = BUCKET["gradients"]
 
 PartLabel: TypeAlias = tuple[str, int]
 """("forward" | "backward", block): block -1 stands before the blocks, the number of blocks after them."""
@@ -94,7 +96,38 @@ def in_order(program: Program, stands: StandIns) -> tuple[tuple[int, int, bool],
 
 @lru_cache(maxsize=1024)
 def compiled(structure: Structure) -> Program:
-    """Run the tiny autograd over ``structure`` and cut its events into parts."""
+    """The program of ``structure``.
+
+    Where gradients exist already the same tensors die that are kept where none do, so that one run tells both.
+    """
+    if not structure.accumulating:
+        return _kept(*_run(structure)[:2])
+    program, _, tells_both = _run(replace(structure, accumulating=False))
+    return program if tells_both else _run(structure)[0]
+
+
+def _kept(program: Program, gradients: dict[str, int]) -> Program:
+    """The program with its gradients kept."""
+    never = {~key for key in gradients.values()}
+    bucket_of = list(program.bucket_of)
+    for key in gradients.values():
+        bucket_of[key] = _GRADIENTS
+    parts = [
+        Part(part.label, tuple([event for event in part.events if event not in never]), part.keys)
+        if part.label[0] == "backward"
+        else part
+        for part in program.parts
+    ]
+    return replace(program, parts=tuple(parts), bucket_of=tuple(bucket_of), gradients=gradients)
+
+
+@lru_cache(maxsize=1024)
+def _run(structure: Structure) -> tuple[Program, dict[str, int], bool]:
+    """Run the tiny autograd over ``structure`` and cut its events into parts.
+
+    The program as if no gradient were kept, the keys of those that are, and whether it is also the one of gradients
+    that exist already: an fp32 gradient is not made again, and a tensor that is no gradient may be summed into.
+    """
     tape = Tape()
     tape.accumulating = structure.accumulating
     tape.wide_gradients = structure.wide_gradients
@@ -143,16 +176,13 @@ def compiled(structure: Structure) -> Program:
         sharding.end_backward()
     tape.graph_attributes.clear()
     del gradient, loss, held
-    kept = {name: tensor.memory for name, tensor in tape.gradients.items()}
-    gradients = {name: memory.key for name, memory in kept.items() if memory is not None}
-    program = _cut(tape, gradients, structure.units)
-    del kept
+    program, gradients = _cut(tape, structure.units), dict(tape.gradients)
     tape.release()
     model.blocks.clear()
-    return program
+    return program, gradients, not (structure.wide_gradients or tape.kept_owns)
 
 
-def _cut(tape: Tape, gradients: dict[str, int], blocks: int) -> Program:
+def _cut(tape: Tape, blocks: int) -> Program:
     codes, made = tape.codes, tape.made
     heads, rests, prefixes, ops_of = zip(*made, strict=True)
     number: defaultdict[tuple[Any, tuple[Any, ...]], int] = defaultdict(count().__next__)
@@ -174,6 +204,6 @@ def _cut(tape: Tape, gradients: dict[str, int], blocks: int) -> Program:
         part_of=tuple(part_of),
         stream_of=dict(tape.stream_of),
         once=frozenset(tape.once),
-        gradients=gradients,
+        gradients={},
         loaded=tuple(tape.loaded),
     )
