@@ -113,13 +113,13 @@ class Recording:
         return range(first, first + len(sizes))
 
     def append(self, other: Recording, module: str) -> None:
-        """Record the events of another one here, in the name of ``module``."""
+        """Record the events of another one here, in the name of ``module`` those that have a name."""
         first = len(self.bucket_of)
         self.events.extend([event if event > 0 else event - first for event in other.events])
         self.bucket_of += other.bucket_of
         if self.is_named:
             self.op_of += other.op_of
-            self.module_of += [module] * len(other.op_of)
+            self.module_of += [module if name else "" for name in other.module_of]
 
     def free(self, number: int) -> None:
         """Record that an allocation is freed; -1 is ignored."""

@@ -87,6 +87,21 @@ def test_a_rank_peaks_where_its_own_shares_let_it(job, gib):
     assert sum(found.buckets_at_peak.values()) == found.peak_allocated_bytes
 
 
+def test_ranks_do_not_share_the_table_that_the_library_keeps():
+    """bitsandbytes makes it with the first weight that it packs; it is of no weight."""
+    job = TrainingJob(
+        model="llama3.2-1b",
+        precision="bf16",
+        lora=Lora(),
+        base_quantization="nf4",
+        sharding=Sharding(mode="fsdp2", data_parallel=4),
+    )
+    found = record_rank(job, resolve(job).architecture)
+    (number,) = (number for number, op in enumerate(found.op_of) if op == "8-bit code book")
+    assert not found.module_of[number]
+    assert [size for size in found.events if size > 0][number] == 1024
+
+
 def test_offload_takes_state_parameters_and_gradients_of_fsdp2_away():
     job = TrainingJob(model="smollm2-135m", precision="bf16_master", device="h200")
     away = estimate(job.with_(sharding=Sharding(mode="fsdp2", data_parallel=2, offload="cpu")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 
 from trainmem.buckets import BUCKETS
@@ -23,6 +23,8 @@ _TEMPORARIES = BUCKETS.index("temporaries")
 _NF4_BLOCK = 64
 _NF4_NESTED_BLOCK = 256
 _UNPACKED_ITEMSIZE = 2
+_OF_THE_WEIGHT = "weight"
+"""Stands for its name; what has no name is the library's, which no weight owns and no ranks share."""
 
 
 def packed_by_block(job: TrainingJob, parameters: int, room_bytes: int | None = None) -> bool:
@@ -123,9 +125,10 @@ class Packing:
 def _packed_to_8_bits(rows: int, columns: int) -> Recording:
     """bitsandbytes 0.50's int8 quantisation: a byte an element and an fp32 scale a row, made from an fp16 copy."""
     numel, out = rows * columns, Recording()
-    whole = out.allocate(2 * numel, _TEMPORARIES, "weight before packing")
-    out.allocate(4 * rows, _WEIGHTS, "8-bit row scales")
-    out.allocate(numel, _WEIGHTS, "8-bit weight")
+    allocate = partial(out.allocate, module=_OF_THE_WEIGHT)
+    whole = allocate(2 * numel, _TEMPORARIES, "weight before packing")
+    allocate(4 * rows, _WEIGHTS, "8-bit row scales")
+    allocate(numel, _WEIGHTS, "8-bit weight")
     out.free(whole)
     return out
 
@@ -140,28 +143,29 @@ def _packed_to_4_bits(numel: int, whole_itemsize: int, chip: tuple[int, int], fi
     table for 8-bit scales and keeps it.
     """
     out = Recording()
-    whole = out.allocate(numel * whole_itemsize, _TEMPORARIES, "weight before packing")
+    allocate = partial(out.allocate, module=_OF_THE_WEIGHT)
+    whole = allocate(numel * whole_itemsize, _TEMPORARIES, "weight before packing")
     blocks, mean = -(-numel // _NF4_BLOCK), []
-    scales = out.allocate(4 * blocks, _TEMPORARIES, "4-bit scales")
-    out.allocate(-(-numel // 2), _WEIGHTS, "4-bit weight")
-    out.allocate(64, _WEIGHTS, "4-bit code book")
-    sizes = out.allocate(64, _TEMPORARIES, "4-bit code book")
-    largest = out.allocate(4, _TEMPORARIES, "4-bit code book")
+    scales = allocate(4 * blocks, _TEMPORARIES, "4-bit scales")
+    allocate(-(-numel // 2), _WEIGHTS, "4-bit weight")
+    allocate(64, _WEIGHTS, "4-bit code book")
+    sizes = allocate(64, _TEMPORARIES, "4-bit code book")
+    largest = allocate(4, _TEMPORARIES, "4-bit code book")
     out.free(sizes)
     out.free(largest)
-    out.allocate(4, _WEIGHTS, "4-bit scale offset")
+    allocate(4, _WEIGHTS, "4-bit scale offset")
     dims = {"sm_count": chip[0], "threads_per_sm": chip[1], "one": 1, "scales": blocks}
     for needed in (reduction_staging, reduction_semaphores):
         size = needed(dims, ("one",), ("scales",), True, 4)
-        mean.append(out.allocate(size, _TEMPORARIES, "mean of the 4-bit scales"))
+        mean.append(allocate(size, _TEMPORARIES, "mean of the 4-bit scales"))
     for number in reversed(mean):
         out.free(number)
-    centred = out.allocate(4 * blocks, _TEMPORARIES, "4-bit scales centred")
+    centred = allocate(4 * blocks, _TEMPORARIES, "4-bit scales centred")
     if first:
         out.allocate(1024, _WEIGHTS, "8-bit code book")
-    out.allocate(4 * -(-blocks // _NF4_NESTED_BLOCK), _WEIGHTS, "4-bit nested scales")
-    out.allocate(blocks, _WEIGHTS, "4-bit packed scales")
-    out.allocate(1024, _WEIGHTS, "4-bit scale code book")
+    allocate(4 * -(-blocks // _NF4_NESTED_BLOCK), _WEIGHTS, "4-bit nested scales")
+    allocate(blocks, _WEIGHTS, "4-bit packed scales")
+    allocate(1024, _WEIGHTS, "4-bit scale code book")
     out.free(centred)
     out.free(scales)
     out.free(whole)
