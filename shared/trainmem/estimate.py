@@ -63,8 +63,7 @@ class Estimate:
     """One answer. Bytes are ints; ``buckets_at_peak`` sums exactly to ``peak_allocated_bytes``.
 
     ``peak_reserved_bytes`` is None where no allocator was replayed; the trace, which has the time, answers
-    `trainmem.recording.most_reserved`. ``typical_error`` is the median error of this engine on the published
-    measured rows nearest to the job, as a fraction.
+    `trainmem.recording.most_reserved`.
     """
 
     engine: Engine
@@ -78,7 +77,6 @@ class Estimate:
     buckets_at_peak: dict[Bucket, int]
     phases: dict[str, int]
     first_step_peak_bytes: int
-    typical_error: float
     warnings: tuple[str, ...] = ()
     detail: Detail = "exact"
     over_ranks: bool = False
@@ -88,6 +86,11 @@ class Estimate:
     def is_sum(self) -> bool:
         """Whether no step of this very job was replayed, so that it may be further off than a replay."""
         return self.over_ranks or self.engine == "whiteboard"
+
+    @property
+    def typical_error(self) -> float:
+        """The median error of this engine on the published measured rows nearest to the job, as a fraction."""
+        return typical_error(self.job, self.engine)
 
     def to_json(self) -> dict[str, Any]:
         """The contract's object."""
@@ -232,7 +235,6 @@ def _fast(job: TrainingJob, resolved: Resolved) -> Estimate:
         buckets_at_peak=dict(zip(BUCKETS, figures.buckets, strict=True)),
         phases=figures.phases,
         first_step_peak_bytes=figures.first_step_peak_bytes,
-        typical_error=typical_error(job, "tape"),
         warnings=(*resolved.warnings, *figures.warnings),
         detail="fast",
     )
@@ -273,7 +275,6 @@ def _read(
         buckets_at_peak=steady.buckets_at_peak,
         phases=steady.phases,
         first_step_peak_bytes=first.peak_allocated_bytes,
-        typical_error=typical_error(job, engine),
         warnings=(*warnings, *recording.warnings),
     )
 
@@ -313,7 +314,6 @@ def _from_whiteboard(job: TrainingJob, resolved: Resolved) -> Estimate:
             "after_zero_grad_bytes": states,
         },
         first_step_peak_bytes=board.peak_bytes - board.buckets["optimizer_state"],
-        typical_error=typical_error(job, "whiteboard"),
         warnings=resolved.warnings,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from trainmem.special_floats import tagged, untagged
@@ -344,7 +344,7 @@ class TrainingJob:
 
     def with_(self, **changes: Any) -> TrainingJob:
         """The same job with some fields changed, validated anew."""
-        return replace(self, **changes)
+        return TrainingJob(**{name: getattr(self, name) for name in _GIVEN} | changes)
 
 
 def _part(kind: Any, name: str, value: object) -> Any:
@@ -358,6 +358,8 @@ def _part(kind: Any, name: str, value: object) -> Any:
             raise JobError(f"{name}.{_shown(key)}: unknown; allowed are {', '.join(known)}")
     return kind(**{key: part for key, part in value.items() if part is not None})
 
+
+_GIVEN = tuple(f.name for f in fields(TrainingJob) if f.init)
 
 LEVERS: dict[str, tuple[str, ...]] = {
     "task": get_args(Task),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import compress, count, groupby, islice, pairwise
 
 from trainmem.buckets import BUCKETS
@@ -151,10 +151,16 @@ class _Rank:
                 elif bucket == _WEIGHTS and ops[at] == "adapter":
                     taken[at] = self.adapter.of(asked[at])
         numbers = count(len(out.bucket_of))
-        stands += [next(numbers) if size else -1 for size in taken]
-        out.bucket_of += compress(buckets, taken)
-        out.op_of += compress(ops, taken)
-        out.module_of += compress(modules, taken)
+        if all(taken):
+            stands += islice(numbers, len(taken))
+            out.bucket_of += buckets
+            out.op_of += ops
+            out.module_of += modules
+        else:
+            stands += [next(numbers) if size else -1 for size in taken]
+            out.bucket_of += compress(buckets, taken)
+            out.op_of += compress(ops, taken)
+            out.module_of += compress(modules, taken)
         if is_passing and self.reduces:
             self._await(first, buckets, ops, modules, asked)
         following = iter(taken)
@@ -167,26 +173,28 @@ class _Rank:
         self, first: int, buckets: list[int], ops: list[str], modules: list[str], asked: list[int]
     ) -> None:
         """Gradients wait for their block's reduction, and so do those that one device adds to others: not freed."""
+        adding = {op for op in {*ops} if _is_gradient(op)} if self.adds_whole else set()
+        if _GRADIENTS not in buckets and not adding:
+            return
         group = self.groups[self.at]
-        for at, bucket in enumerate(buckets):
+        for at, (bucket, op) in enumerate(zip(buckets, ops, strict=True)):
             if bucket == _GRADIENTS:
                 key = bucket, asked[at]
                 group.waiting[first + at] = self.passing_sizes[key], self.sizes[key]
-            elif self.adds_whole and _is_gradient(ops[at]) and (modules[at] or not self.tied):
+            elif op in adding and (modules[at] or not self.tied):
                 self.adding[first + at] = group, self.stands[first + at]
                 self.stands[first + at] = -1
 
     def _forget(self, values: list[int]) -> None:
         """What was freed waits no longer, but for what its block's reduction frees."""
         waiting, adding = self.groups[self.at].waiting, self.adding
-        if not waiting and not adding:
-            return
-        for number in [~value for value in values if ~value in adding or ~value in waiting]:
-            if number in adding:
-                group, stands = adding.pop(number)
+        ends = {~number for number in (*waiting, *adding)}
+        for value in [value for value in values if value in ends] if ends else ():
+            if ~value in adding:
+                group, stands = adding.pop(~value)
                 group.added.append(stands)
             else:
-                del waiting[number]
+                del waiting[~value]
 
     def _begin(self, mark: Mark) -> None:
         if mark.step == 1 and not self.groups:
@@ -318,7 +326,6 @@ def _converted_in_place(events: list[int], op_of: list[str]) -> list[int]:
     return out
 
 
-@cache
 def _is_gradient(op: str) -> bool:
     return "weight gradient" in op or op == "embedding backward"
 

@@ -59,8 +59,7 @@ def _job_of(row: MeasuredRow) -> TrainingJob:
 
 @cache
 def _of_counts(micro_batch: int, sequence_length: int) -> dict[TrainingJob, tuple[MeasuredRow, ...]]:
-    """The rows of one micro batch and length by their jobs as keys; jobs of others, and their configs, need not be
-    read."""
+    """The rows of one micro batch and length by their jobs as keys; others need not be read."""
 
     def is_its(data: Mapping[str, Any]) -> bool:
         if not _is_step(data):
@@ -68,7 +67,9 @@ def _of_counts(micro_batch: int, sequence_length: int) -> dict[TrainingJob, tupl
         job = data["job"]
         return bool(job["micro_batch"] == micro_batch and job["sequence_length"] == sequence_length)
 
-    return _by_key((_job_of(row), row) for row in published_rows_where(is_its))
+    counts = {"micro_batch": micro_batch, "sequence_length": sequence_length}
+    saying = [rf'"{name}":\s*{value}\b' for name, value in counts.items()]
+    return _by_key((_job_of(row), row) for row in published_rows_where(is_its, saying=saying))
 
 
 def _by_key(
@@ -90,7 +91,9 @@ def rows_of(job: TrainingJob) -> tuple[MeasuredRow, ...]:
 def _largest_batches() -> dict[TrainingJob, tuple[MeasuredRow, ...]]:
     return _by_key(
         (_job_of(row).with_(micro_batch=1), row)
-        for row in published_rows_where(lambda data: data.get("kind") == "largest_batch")
+        for row in published_rows_where(
+            lambda data: data.get("kind") == "largest_batch", saying=[r'"kind":\s*"largest_batch"']
+        )
         if row.measured.get("proved")
     )
 

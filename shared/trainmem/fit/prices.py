@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainmem.device import Device
 from trainmem.fit.floor import step_floor
-from trainmem.fit.measured import timed_steps
-from trainmem.job import JobError, TrainingJob
-from trainmem.levers import ALL_LEVERS, MemoryLever
+from trainmem.fit.timed_pairs import TimedPair, timed_pairs, work_of
+from trainmem.job import TrainingJob
+from trainmem.levers import MemoryLever
 from trainmem.model import resolve
-from trainmem.results.plausible import device_of_gpu
 
 __all__ = ["Price", "price"]
 
@@ -37,49 +33,32 @@ class Price:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Pair:
-    """Two timed steps that differ by a lever, pulled ``times`` times.
-
-    ``work``: parameters x tokens of a micro batch after it.
-    """
-
-    before: TrainingJob
-    share: float
-    times: int
-    work: int
-    device: str | None
-    source: str
-    parameters: int
-
-
 def price(lever: MemoryLever, before: TrainingJob, after: TrainingJob, on: Device) -> Price:
     """The price of going from ``before`` to ``after``, which ``lever`` was pulled for.
 
     Of several timed pairs the nearest counts: the same device, as many pulls, the same recipe, then the size;
     of several runs of one job the quickest. Where none was timed, the change of `step_floor`.
     """
-    pairs = _pairs(lever.key)
+    pairs = timed_pairs(lever.key)
     if lever.key == "micro_batch":
         # Small micro batches of small models leave a GPU idle: what that costs says nothing of larger ones.
-        work = _work(after)
+        work = work_of(after)
         pairs = tuple(pair for pair in pairs if work <= 2 * pair.work)
     if lever.key == "precision":
         # Weights that are trained in 16 bit and a frozen base that is only read in it are two changes.
-        pairs = tuple(pair for pair in pairs if bool(pair.before.lora) == bool(before.lora))
+        pairs = tuple(pair for pair in pairs if pair.adapters == bool(before.lora))
     if pairs:
         times, size = _times(lever, before, after), resolve(before).architecture.parameter_count
 
-        def distance(pair: _Pair) -> tuple[float, ...]:
-            other = pair.before
+        def distance(other: TimedPair) -> tuple[float, ...]:
             return (
-                pair.device != on.name,
-                abs(math.log2(pair.times / times)),
-                bool(other.lora) != bool(before.lora),
+                other.device != on.name,
+                abs(math.log2(other.times / times)),
+                other.adapters != bool(before.lora),
                 other.precision != before.precision,
                 other.optimizer != before.optimizer,
                 other.checkpointing != before.checkpointing,
-                abs(math.log(pair.parameters / size))
+                abs(math.log(other.parameters / size))
                 + abs(math.log(other.sequence_length / before.sequence_length)),
             )
 
@@ -103,10 +82,6 @@ def price(lever: MemoryLever, before: TrainingJob, after: TrainingJob, on: Devic
     )
 
 
-def _work(job: TrainingJob) -> int:
-    return resolve(job).architecture.parameter_count * job.micro_batch * job.sequence_length
-
-
 def _times(lever: MemoryLever, before: TrainingJob, after: TrainingJob) -> int:
     times, job = 0, lever.pull(before)
     while job is not None:
@@ -115,63 +90,3 @@ def _times(lever: MemoryLever, before: TrainingJob, after: TrainingJob) -> int:
             break
         job = lever.pull(job)
     return max(1, times)
-
-
-@cache
-def _timed() -> Mapping[str, Mapping[TrainingJob, float]]:
-    """Seconds of every timed step, by machine; of several runs the quickest, as a busy host only adds to it."""
-    timed: dict[str, dict[TrainingJob, float]] = defaultdict(dict)
-    for job, row in timed_steps():
-        if row.step_seconds and row.outcome == "ok":
-            known = timed[row.machine].get(job, row.step_seconds)
-            timed[row.machine][job] = min(known, row.step_seconds)
-    return timed
-
-
-@cache
-def _pairs(key: str) -> tuple[_Pair, ...]:
-    """The timed steps that differ by this lever alone, on one machine; several devices are timed nowhere yet."""
-    lever = next(lever for lever in ALL_LEVERS if lever.key == key)
-    return tuple(
-        pair
-        for machine, steps in _timed().items()
-        for before in steps
-        for pair in _pairs_of(lever, before, steps, machine)
-    )
-
-
-def _pairs_of(
-    lever: MemoryLever, before: TrainingJob, steps: Mapping[TrainingJob, float], machine: str
-) -> Iterator[_Pair]:
-    known, times = device_of_gpu(machine), 0
-    after = _pulled(lever, before)
-    while after is not None and after.sharding == before.sharding:
-        times += 1
-        timed = after if after in steps else _without_rounding(after)
-        if timed in steps:
-            plain = "" if timed == after else ", timed without the rounding"
-            yield _Pair(
-                before=before,
-                share=steps[timed] / steps[before] - 1,
-                times=times,
-                work=_work(after),
-                device=known.name if known else None,
-                source=(
-                    f"{before.model or 'a config'} x {before.micro_batch} x {before.sequence_length:,}, "
-                    f"{machine.removeprefix('NVIDIA ')}: {steps[before]:.3g} s to {steps[timed]:.3g} s{plain}"
-                ),
-                parameters=resolve(before).architecture.parameter_count,
-            )
-        after = _pulled(lever, after) if lever.repeats else None
-
-
-def _pulled(lever: MemoryLever, job: TrainingJob) -> TrainingJob | None:
-    """No lever moves what `canonical` settles, so that its answer is such a key again."""
-    try:
-        return lever.pull(job)
-    except JobError:
-        return None
-
-
-def _without_rounding(job: TrainingJob) -> TrainingJob:
-    return replace(job, precision="bf16") if job.precision == "bf16_stochastic" else job

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from trainmem.job import TrainingJob
 from trainmem.model import Architecture, architecture_of
 from trainmem.model.catalogue import find
@@ -28,15 +30,7 @@ def step_flops(job: TrainingJob, architecture: Architecture | None = None) -> in
     cheaper still: its term is left out where a model has one.
     """
     model = architecture or architecture_of_job(job)
-    experts = model.extra.get("experts")
-    per_token = model.extra.get("experts_per_token")
-    share = int(per_token) / int(experts) if experts and per_token else 1.0
-    matrices = 0.0
-    for _, parameter in model.parameters():
-        if parameter.kind == "linear":
-            matrices += parameter.numel
-        elif parameter.kind == "expert" and len(parameter.shape) >= 3:
-            matrices += parameter.numel * share
+    matrices = _matrix_parameters(model)
     if job.task == "causal_lm":
         matrices += model.vocab_size * model.hidden_size
     trained = 0.0 if job.lora is not None else matrices
@@ -48,3 +42,18 @@ def step_flops(job: TrainingJob, architecture: Architecture | None = None) -> in
         flops += 3 * tokens * scores * model.layers
     sharding = job.sharding
     return round(flops / (sharding.tensor_parallel * sharding.pipeline_parallel))
+
+
+@lru_cache(maxsize=512)
+def _matrix_parameters(model: Architecture) -> float:
+    """Those that a token meets, without the head's: of the experts' its share."""
+    experts = model.extra.get("experts")
+    per_token = model.extra.get("experts_per_token")
+    share = int(per_token) / int(experts) if experts and per_token else 1.0
+    matrices = 0.0
+    for _, parameter in model.parameters():
+        if parameter.kind == "linear":
+            matrices += parameter.numel
+        elif parameter.kind == "expert" and len(parameter.shape) >= 3:
+            matrices += parameter.numel * share
+    return matrices
