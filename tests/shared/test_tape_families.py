@@ -12,6 +12,7 @@ from trainmem.model.config import _ACTIVATIONS
 from trainmem.recording import Recording
 from trainmem.tape import Unsupported, record
 from trainmem.tape.activations import ACTIVATIONS
+from trainmem.tape.families import FIRST_OF_ITS_KIND, FORWARD
 from trainmem.tape.structure import structure_of
 
 _SMALL = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
@@ -99,3 +100,21 @@ def test_an_odd_share_of_a_head_is_rotated_by_a_table_of_even_width() -> None:
     config = {"hidden_size": 48, "rotary_pct": 0.25}
     made = _sizes(_recording(_job("gpt_neox", config=config)), "rotary_emb: frequencies")
     assert set(made) == {4 * 64 * 2}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            _job("llama", config={"num_key_value_heads": 2}),
+            _job("mistral", config={"num_key_value_heads": 2, "sliding_window": None}),
+        ),
+        (
+            _job("gemma3_text", config={"sliding_window": 16}),
+            _job("gemma3_text", config={"sliding_window": 32}),
+        ),
+    ],
+)
+def test_models_whose_forward_pass_is_the_same_share_a_program(one: TrainingJob, other: TrainingJob) -> None:
+    assert len({structure_of(job, resolve(job).architecture) for job in (one, other)}) == 1
+    assert len(set(FIRST_OF_ITS_KIND.values())) == len(set(FORWARD.values()))

@@ -12,7 +12,25 @@ from trainmem.tape.core import Tape
 from trainmem.tape.fully_sharded import ShardedGroup, Sharding, managed_order
 from trainmem.tape.tensor import Tensor
 
-__all__ = ["Block", "Model", "Structure"]
+__all__ = ["READ", "Block", "Model", "Structure"]
+
+READ = frozenset(
+    {
+        "activation",
+        "attention_soft_cap",
+        "classifier_activation",
+        "encoder",
+        "experts_per_token",
+        "final_norm",
+        "logits_soft_cap",
+        "normalized_routing",
+        "parallel_residual",
+        "pooling",
+        "post_norm",
+        "router_jitter",
+    }
+)
+"""Keys of an architecture's ``extra`` that a forward pass asks for; models that differ in others share programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +229,9 @@ class Model:
         return [self.blocks[start : start + size] for start in range(0, len(self.blocks), size)]
 
     def extra(self, key: str) -> Any:
-        """An entry of the architecture's ``extra``; None when absent."""
+        """An entry of the architecture's ``extra``; None when absent. Raises `KeyError` for a key not in `READ`."""
+        if key not in READ:
+            raise KeyError(key)
         return self._extra.get(key)
 
     def drops(self, where: str) -> float:

@@ -10,10 +10,11 @@ from trainmem.model import Architecture
 from trainmem.model.lora import adapters
 from trainmem.tape.attention import Kernel
 from trainmem.tape.claims import check_claims, fully_sharded
+from trainmem.tape.families import FIRST_OF_ITS_KIND
 from trainmem.tape.four_bit import reads_packed
 from trainmem.tape.hardware import hardware, sdpa_kernel
 from trainmem.tape.kernels import many_layer_norm_rows
-from trainmem.tape.model import Structure
+from trainmem.tape.model import READ, Structure
 from trainmem.tape.stand_ins import StandIns, stand_ins
 
 __all__ = [
@@ -180,14 +181,14 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
     shown = standing(job, architecture).shown
     kernel, masked_kernel = attention_kernels(job, architecture)
     return Structure(
-        family=architecture.family,
+        family=FIRST_OF_ITS_KIND[architecture.family],
         task=job.task,
         layer_kinds=tuple(kind for block in shown for kind in kinds[block * unit : (block + 1) * unit]),
         unit=unit,
         wide_gradients=job.precision == "bf16_master_fp32_grads" and job.lora is None,
         parameters=inside,
         outside=outside,
-        extra=tuple(sorted(architecture.extra.items())),
+        extra=tuple(sorted((key, value) for key, value in architecture.extra.items() if key in READ)),
         grouped=architecture.kv_heads != architecture.heads,
         tied=architecture.tied,
         one_head=architecture.kv_heads == 1,

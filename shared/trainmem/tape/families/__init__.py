@@ -24,7 +24,7 @@ from trainmem.tape.families import (
 from trainmem.tape.model import Model
 from trainmem.tape.tensor import Tensor
 
-__all__ = ["FORWARD"]
+__all__ = ["FIRST_OF_ITS_KIND", "FORWARD"]
 
 FORWARD: dict[str, Callable[[Model], Tensor]] = {
     "bert": bert.forward,
@@ -44,3 +44,9 @@ FORWARD: dict[str, Callable[[Model], Tensor]] = {
     "opt": opt.forward,
     "phi3": phi3.forward,
 }
+
+FIRST_OF_ITS_KIND: dict[str, str] = {
+    family: next(first for first, other in FORWARD.items() if other is forward)
+    for family, forward in FORWARD.items()
+}
+"""The family whose forward pass a family shares: their structures are equal where nothing else differs."""
