@@ -25,7 +25,7 @@ def canonical(job: TrainingJob) -> TrainingJob:
     if name is None:
         return replace(job, device="h200")
     named = replace(job, model=name, config=None, device="h200")
-    if job.config is None:
+    if job.config is None or job.config == find(name).config:
         return named
     try:
         same = resolve(named).architecture == resolve(job).architecture
