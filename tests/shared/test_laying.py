@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmem.allocator import ALLOCATED, ALLOCATED_ONCE, GIVEN, Parts, Row
+from trainmem.allocator import ALLOCATED, ALLOCATED_FIRST, ALLOCATED_ONCE, GIVEN, Parts, Row
 from trainmem.allocator.compiled import is_compiled
 
 MIB = 1 << 20
@@ -39,7 +39,7 @@ def test_a_part_frees_what_other_places_made():
     assert events.tolist() == [7, 7, *blocks, 1024, ~2, ~4, ~6, ~8]
     assert laid.starts.tolist() == [2, 4, 6, 8, 9]
     assert laid.begins.tolist() == [0, 3, 6, 9, 14]
-    assert laid.before.tolist() == [0, 1, 0]
+    assert [laid.number(place, rank) for place, rank in ((0, 0), (1, 1), (3, 0))] == [2, 5, 8]
 
 
 @pytest.mark.usefixtures("either")
@@ -47,16 +47,17 @@ def test_what_has_no_bytes_is_neither_allocated_nor_freed():
     events = array("q")
     laid = three_blocks().lay(events, array("q", [0, 1024]), 0, first=True)
     assert events.tolist() == [1024, ~0, 1024, ~1, 1024, ~2, 1024, ~3]
-    assert laid.before.tolist() == [0, 0, 0]
+    assert [laid.number(place, 1) for place in range(3)] == [0, 1, 2]
 
 
 @pytest.mark.usefixtures("either")
 def test_only_a_first_row_makes_what_is_made_once_and_frees_what_is_given():
-    code = [ALLOCATED_ONCE, 0, -1, 0, GIVEN, 0, ALLOCATED, 1, 0, 1, 1, 0]
+    code = [ALLOCATED_FIRST, 0, -1, 0, GIVEN, 0, ALLOCATED, 1, 0, 1, 1, 0]
+    code += (ALLOCATED_ONCE, 2, -1)
     row = Row(Parts([code], [1]), [0, 0], [[[~0], [0]], [[~1], [1]]])
-    events, sizes = array("q"), array("q", [256, 512])
+    events, sizes = array("q"), array("q", [256, 512, 768])
     row.lay(events, sizes, 9, given=[4, 5], first=True)
-    assert events.tolist() == [256, ~4, 512, ~10, 256, ~5, 512, ~12]
+    assert events.tolist() == [256, ~4, 512, ~10, 768, 256, ~5, 512, ~13]
     del events[:]
     row.lay(events, sizes, 9, given=[4, 5], first=False)
     assert events.tolist() == [512, ~9, 512, ~10]
@@ -71,7 +72,7 @@ def test_machine_code_and_python_lay_the_same(chance):
         code, rank = [], 0
         for _ in range(chance.randrange(12)):
             if chance.random() < 0.2:
-                code += (ALLOCATED_ONCE, chance.randrange(5), -1)
+                code += (chance.choice((ALLOCATED_FIRST, ALLOCATED_ONCE)), chance.randrange(5), -1)
             elif chance.random() < 0.5 and rank < 6:
                 code += (ALLOCATED, chance.randrange(5), rank)
                 rank += 1

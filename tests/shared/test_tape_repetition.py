@@ -13,7 +13,7 @@ from trainmem.model import resolve
 from trainmem.recording import Recording
 from trainmem.tape import fast_figures, record
 from trainmem.tape import structure as structures
-from trainmem.tape.stand_ins import StandIns, stand_ins
+from trainmem.tape.stand_ins import StandIns, each_for_itself, stand_ins
 
 _SIZES = {"vocab_size": 1000, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
 _MODELS: dict[str, dict[str, Any]] = {
@@ -39,6 +39,9 @@ _LEVERS: tuple[dict[str, Any], ...] = (
     {"precision": "amp_bf16", "checkpointing": "full"},
     {"precision": "amp_bf16", "zero_grad": "zeros", "checkpointing": "selective"},
     {"precision": "fp32", "checkpointing": "sqrt", "accumulation": 2},
+    {"precision": "amp_bf16", "checkpointing": "sqrt"},
+    {"precision": "amp_bf16", "base_quantization": "nf4", "lora": Lora(rank=4), "checkpointing": "sqrt"},
+    {"precision": "bf16", "lora": Lora(rank=4), "attention": "eager", "checkpointing": "sqrt"},
     {"precision": "bf16", "attention": "eager", "optimizer": "adamw_loop"},
     {"precision": "bf16", "base_quantization": "int8", "lora": Lora(rank=4, targets="all-linear")},
     {"precision": "amp_bf16", "base_quantization": "nf4", "lora": Lora(rank=4), "checkpointing": "full"},
@@ -68,9 +71,8 @@ def _job(family: str, layers: int, levers: dict[str, Any]) -> TrainingJob:
     )
 
 
-def _each_for_itself(kinds: tuple[str, ...], unit: int = 1, reach: int = 1) -> StandIns:
-    blocks = tuple(range(-(-len(kinds) // unit)))
-    return StandIns(blocks, blocks, tuple((block,) for block in blocks))
+def _each_for_itself(kinds: tuple[str, ...], segment: int = 1, reach: int = 1) -> StandIns:
+    return each_for_itself(len(kinds), segment)
 
 
 def _with_frees_sorted(recording: Recording) -> list[int]:

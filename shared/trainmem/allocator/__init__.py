@@ -9,6 +9,7 @@ from trainmem.allocator.caching import CachingAllocator
 from trainmem.allocator.capacity import CapacityAnswer, CapacityVerdict, check_capacity
 from trainmem.allocator.compiled import (
     ALLOCATED,
+    ALLOCATED_FIRST,
     ALLOCATED_ONCE,
     GIVEN,
     Laid,
@@ -25,6 +26,7 @@ from trainmem.allocator.settings import TURN_ON_EXPANDABLE_SEGMENTS, AllocatorSe
 
 __all__ = [
     "ALLOCATED",
+    "ALLOCATED_FIRST",
     "ALLOCATED_ONCE",
     "GIVEN",
     "TURN_ON_EXPANDABLE_SEGMENTS",

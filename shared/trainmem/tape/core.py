@@ -74,6 +74,8 @@ class Tape(Ledger):
         """Takes every gradient of a parameter in place of keeping it."""
         self._seq = 0
         self._cast_cache: dict[str, Tensor] = {}
+        self._cast_in: dict[str, int] = {}
+        """In which block each of them was made last."""
         self._frame: CheckpointFrame | None = None
         self._recomputing: CheckpointFrame | None = None
 
@@ -90,6 +92,12 @@ class Tape(Ledger):
         """Name the module that is running; names nest."""
         prefix = self.prefix
         return _Scope(self, "prefix", f"{prefix[:-2]}.{name}: " if prefix else f"{name}: ")
+
+    def entering(self, run: str, block: int) -> _Scope:
+        """A block's run begins, "forward" or "again"; the scope of its name."""
+        self.block = block
+        self.boundary((run, block))
+        return self.module(f"layers.{block}")
 
     def filling(self, bucket: str) -> _Scope:
         """Allocations count as this bucket unless they are saved for backward by another."""
@@ -254,7 +262,7 @@ class Tape(Ledger):
         if out.node is not None:
             out.node.bucket = self.bucket  # the gradient's copy belongs to the product that uses the weight
         if cacheable:
-            self._cast_cache[name] = out
+            self._cast_cache[name], self._cast_in[name] = out, self.block
         return out
 
     def cast(self, tensor: Tensor, itemsize: int) -> Tensor:
@@ -264,7 +272,7 @@ class Tape(Ledger):
         if self.leaf is None or tensor.node is not self.leaf or itemsize != self.autocast:
             return self._copied(tensor, itemsize)
         if _LEAF not in self._cast_cache:
-            self._cast_cache[_LEAF] = self._copied(tensor, itemsize)
+            self._cast_cache[_LEAF], self._cast_in[_LEAF] = self._copied(tensor, itemsize), self.block
         return self._cast_cache[_LEAF]
 
     def recast(self, tensor: Tensor) -> Tensor:
@@ -292,13 +300,20 @@ class Tape(Ledger):
         """Whether a checkpoint's second run is under way."""
         return self._recomputing is not None
 
-    def checkpoint(self, function: Callable[..., Tensor], *arguments: Any, selective: bool = False) -> Tensor:
+    def checkpoint(
+        self,
+        function: Callable[..., Tensor],
+        *arguments: Any,
+        selective: bool = False,
+        is_segment: bool = False,
+    ) -> Tensor:
         """Run ``function`` keeping only its arguments; backward runs it again (use_reentrant=False).
 
+        ``is_segment``: it enters several blocks, whose parts are cut as `PartLabel` says.
         ``selective``: the results of ops that ask for it are kept too, and not computed again
         (create_selective_checkpoint_contexts).
         """
-        frame = CheckpointFrame(function, arguments, self.autocast, selective, self.prefix)
+        frame = CheckpointFrame(function, arguments, self.autocast, selective, is_segment, self.prefix)
         for argument in arguments:
             if isinstance(argument, Tensor):
                 self._mark_saved(argument)
@@ -333,6 +348,8 @@ class Tape(Ledger):
         frame = saved.frame
         if not frame.done:
             self._recompute(frame)
+        elif frame.is_segment and self.boundaries[-1][2][0] == "backward":
+            self.boundary(("after", self.block))
         memory, saved.memory = saved.memory, None
         return memory
 
@@ -344,11 +361,28 @@ class Tape(Ledger):
         function = frame.function
         assert function is not None
         try:
-            with self.autocasting(frame.autocast) if frame.autocast else _nothing():
+            with self._second_run(frame):
                 function(*frame.arguments)
         except StopRecompute:
             pass
         self._recomputing, self.grad_enabled, self._frame, self.prefix, self.bucket = before
+
+    @contextmanager
+    def _second_run(self, frame: CheckpointFrame) -> Iterator[None]:
+        """Under the autocast of the first run, whose copies of weights go with it: block by block of a segment."""
+        block, before = self.block, self.autocast
+        self.autocast = frame.autocast or before
+        try:
+            yield
+        finally:
+            self.autocast = before
+            for name in list(self._cast_cache) if frame.autocast and not before else ():
+                if frame.is_segment and self.boundaries[-1][2] != ("cleared", self._cast_in[name]):
+                    self.boundary(("cleared", self._cast_in[name]))
+                del self._cast_cache[name]
+            if frame.is_segment:
+                self.block = block
+                self.boundary(("after", block))
 
 
 class _Scope:
@@ -367,8 +401,3 @@ class _Scope:
 
     def __exit__(self, *raised: object) -> None:
         setattr(self.tape, self.name, self.before)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield

@@ -95,7 +95,7 @@ class Levels:
             part = walked.get(key)
             if part is None:
                 part = walked[key] = self._walk(steady[number], number, sizes, last=key[1])
-            phase = program.parts[number].label[0]
+            phase = program.parts[number].phase
             top = level + part.high
             if top > tops[phase]:
                 tops[phase] = top
@@ -104,9 +104,9 @@ class Levels:
             level += part.net
             self.phases[f"after_{phase}_bytes"] = level
             self._walked.append((program, part, real))
-        for phase, top in tops.items():
-            name = f"peak_{phase}_bytes"
-            self.phases[name] = max(self.phases.get(name, 0), top)
+        for name, top in tops.items():
+            peak = f"peak_{name}_bytes"
+            self.phases[peak] = max(self.phases.get(peak, 0), top)
         self.level = level
 
     def _walk(self, part: _Steady, number: int, sizes: list[int], *, last: bool) -> _Walked:
@@ -135,4 +135,4 @@ class Levels:
         # the highest level is reached where something is allocated
         name = program.name_of[part.events[walked.at]]
         module = f"layers.{real}" if 0 <= real < len(self.stands.of) else ""
-        return self.top, program.parts[walked.number].label[0], name, module, totals
+        return self.top, program.parts[walked.number].phase, name, module, totals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from trainmem.tape import ops
@@ -67,18 +68,13 @@ class Structure:
     partial_rotary: bool = False
     batch_of_one: bool = False
     input_gradients: bool = False
-    unit: int = 1
+    segments: tuple[int, ...] = ()
     wide_gradients: bool = False
     many_rows: bool = False
     frequency_checks: int = 0
     grouped_products: str = "kernel"
     root: tuple[str, ...] = ()
     sharded: tuple[int, int, bool, bool, bool] | None = None
-
-    @property
-    def units(self) -> int:
-        """Parts into which the blocks are cut: one block each, or a segment that is checkpointed as one."""
-        return -(-len(self.layer_kinds) // self.unit)
 
     @property
     def ones(self) -> frozenset[str]:
@@ -102,11 +98,12 @@ class Structure:
 
 
 class Block:
-    """The parameters of one block, or of the model outside blocks (prefix ""), and its kind."""
+    """The parameters of one block, or of the model outside blocks (index -1), and its kind."""
 
-    def __init__(self, model: Model, prefix: str, names: tuple[str, ...], kind: str = "") -> None:
+    def __init__(self, model: Model, index: int, names: tuple[str, ...], kind: str = "") -> None:
         self.model = model
-        self.prefix = prefix
+        self.index = index
+        self.prefix = f"layers.{index}." if index >= 0 else ""
         self.kind = kind
         self.names = frozenset(names)
         self._tensors: dict[str, Tensor] = {}
@@ -196,10 +193,9 @@ class Model:
     def __post_init__(self) -> None:
         self._extra = dict(self.structure.extra)
         names = dict(self.structure.parameters)
-        self.outside = Block(self, "", self.structure.outside)
+        self.outside = Block(self, -1, self.structure.outside)
         self.blocks = [
-            Block(self, f"layers.{index}.", names[kind], kind)
-            for index, kind in enumerate(self.structure.layer_kinds)
+            Block(self, index, names[kind], kind) for index, kind in enumerate(self.structure.layer_kinds)
         ]
         self.sharding = self._sharding(names)
 
@@ -223,10 +219,12 @@ class Model:
             order=[*groups, root],
         )
 
-    def units(self) -> list[list[Block]]:
-        """The blocks by unit."""
-        size = self.structure.unit
-        return [self.blocks[start : start + size] for start in range(0, len(self.blocks), size)]
+    def segments(self) -> list[list[Block]]:
+        """The blocks that are checkpointed as one."""
+        ends = list(accumulate(self.structure.segments))
+        return [
+            self.blocks[end - size : end] for end, size in zip(ends, self.structure.segments, strict=True)
+        ]
 
     def extra(self, key: str) -> Any:
         """An entry of the architecture's ``extra``; None when absent. Raises `KeyError` for a key not in `READ`."""

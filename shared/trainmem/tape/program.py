@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import count
 from operator import add
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from trainmem.tape import ops
 from trainmem.tape.core import Tape
@@ -29,7 +29,12 @@ __all__ = ["Part", "PartLabel", "Program", "compiled", "in_order"]
 _GRADIENTS = BUCKET["gradients"]
 
 PartLabel: TypeAlias = tuple[str, int]
-"""("forward" | "backward", block): block -1 stands before the blocks, the number of blocks after them."""
+"""(run, block): block -1 stands before the blocks, the number of blocks after them.
+
+A run is "forward" or "backward". Of blocks that are checkpointed as one segment, backward is what comes before the
+first saved tensor is asked for, and "after" what remains of it. In between, the last block of a segment lets all of
+its blocks run "again", and the casts of the weights of each be "cleared".
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +48,11 @@ class Part:
     label: PartLabel
     events: tuple[int, ...]
     keys: range
+
+    @property
+    def phase(self) -> Literal["forward", "backward"]:
+        """Of the step."""
+        return "forward" if self.label[0] == "forward" else "backward"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,14 +94,19 @@ def in_order(program: Program, stands: StandIns) -> tuple[tuple[int, int, bool],
     Last is the one of equal blocks whose turn comes last.
     """
     number = {part.label: index for index, part in enumerate(program.parts)}
-    blocks = [(-1, -1), *enumerate(stands.of), (len(stands.of), program.blocks)]
-    out = []
-    for direction, sequence in (("forward", blocks), ("backward", blocks[::-1])):
-        for real, block in sequence:
-            if (direction, block) in number:
-                last = program.real_blocks(block, stands)[-1 if direction == "forward" else 0]
-                out.append((number[direction, block], real, real == last))
-    return tuple(out)
+    beyond = (len(stands.of), program.blocks)
+    row = [("forward", real, block) for real, block in ((-1, -1), *enumerate(stands.of), beyond)]
+    row.append(("backward", *beyond))
+    for segment in reversed(stands.segments):
+        blocks = [(real, stands.of[real]) for real in segment]
+        row.append(("backward", *blocks[-1]))
+        row += [(run, real, block) for run in ("again", "cleared") for real, block in blocks]
+        row.append(("after", *blocks[-1]))
+        row += [(run, real, block) for real, block in blocks[-2::-1] for run in ("backward", "after")]
+    row.append(("backward", -1, -1))
+    order = [(number[run, block], real) for run, real, block in row if (run, block) in number]
+    last = {part: at for at, (part, _) in enumerate(order)}
+    return tuple([(part, real, last[part] == at) for at, (part, real) in enumerate(order)])
 
 
 @lru_cache(maxsize=1024)
@@ -114,7 +129,7 @@ def _kept(program: Program, gradients: dict[str, int]) -> Program:
         bucket_of[key] = _GRADIENTS
     parts = [
         Part(part.label, tuple([event for event in part.events if event not in never]), part.keys)
-        if part.label[0] == "backward"
+        if part.phase == "backward"
         else part
         for part in program.parts
     ]
@@ -156,8 +171,8 @@ def _run(structure: Structure) -> tuple[Program, dict[str, int], bool]:
         with tape.filling("logits"):
             loss = ops.scale(tape, loss, "loss / accumulation")
     tape.end_forward()
-    tape.boundary(("backward", structure.units))
-    tape.block = structure.units
+    tape.block = len(model.blocks)
+    tape.boundary(("backward", tape.block))
     if structure.loss_scaling:
         scale_and_growth(tape)
         with tape.filling("logits"):
@@ -176,7 +191,7 @@ def _run(structure: Structure) -> tuple[Program, dict[str, int], bool]:
         sharding.end_backward()
     tape.graph_attributes.clear()
     del gradient, loss, held
-    program, gradients = _cut(tape, structure.units), dict(tape.gradients)
+    program, gradients = _cut(tape, len(model.blocks)), dict(tape.gradients)
     tape.release()
     model.blocks.clear()
     return program, gradients, not (structure.wide_gradients or tape.kept_owns)

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 
-from trainmem.allocator import ALLOCATED, ALLOCATED_ONCE, GIVEN, Parts, Row
+from trainmem.allocator import ALLOCATED, ALLOCATED_FIRST, ALLOCATED_ONCE, GIVEN, Parts, Row
+from trainmem.buckets import BUCKETS
 from trainmem.tape.ledger import LOADED_KEYS
 from trainmem.tape.program import Part, PartLabel, Program, in_order
 from trainmem.tape.stand_ins import StandIns
 
-__all__ = ["ProgramRow", "program_row"]
+__all__ = ["ProgramRow", "made_once", "program_row"]
+
+_WORKSPACE = BUCKETS.index("workspace")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,8 +24,8 @@ class ProgramRow:
 
     ``places``: for each place of the row, the number of the part and the model's block that it is laid down for.
     ``backward``: the first place of the backward pass. ``given``: names of the loaded parameters that a first row
-    frees, as `Row.lay` asks for their numbers. ``gradients``: by parameter, the place that makes it and where its
-    rank stands in `Laid.before`.
+    frees, as `Row.lay` asks for their numbers. ``gradients``: by parameter, the place that makes it and its rank
+    there.
     """
 
     row: Row
@@ -45,6 +48,15 @@ def _ranks(program: Program) -> list[int]:
     return out
 
 
+@lru_cache(maxsize=64)
+def made_once(program: Program) -> dict[int, int]:
+    """By key, how often: a library's workspace once in a step, a parameter's new memory once in each block."""
+    return {
+        key: ALLOCATED_ONCE if program.bucket_of[key] == _WORKSPACE else ALLOCATED_FIRST
+        for key in program.once
+    }
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Coded:
     """A program's `Parts`; for each of them by slot the part that made what is freed, or ``~index`` of a parameter
@@ -61,12 +73,13 @@ def _coded(program: Program) -> _Coded:
 
 
 def _code(program: Program, part: Part) -> tuple[list[int], tuple[int, ...]]:
-    part_of, size_of, once, ranks = program.part_of, program.size_of, program.once, _ranks(program)
+    part_of, size_of, ranks = program.part_of, program.size_of, _ranks(program)
+    once = made_once(program)
     code: list[int] = []
     slots: dict[int, int] = {}
     for event in part.events:
         if event >= 0:
-            code += (ALLOCATED_ONCE if event in once else ALLOCATED, size_of[event], ranks[event])
+            code += (once.get(event, ALLOCATED), size_of[event], ranks[event])
         elif ~event < LOADED_KEYS:
             key = ~event
             code += (slots.setdefault(part_of[key], len(slots)), size_of[key], ranks[key])
@@ -76,13 +89,12 @@ def _code(program: Program, part: Part) -> tuple[list[int], tuple[int, ...]]:
 
 
 @lru_cache(maxsize=256)
-def program_row(program: Program, stands: StandIns, unit: int) -> ProgramRow:
-    """The row of a program for a model's blocks; ``unit`` layers are one block."""
+def program_row(program: Program, stands: StandIns) -> ProgramRow:
+    """The row of a program for a model's blocks."""
     coded, order = _coded(program), in_order(program, stands)
     labels = [(program.parts[number].label[0], real) for number, real, _ in order]
     place = {label: at for at, label in enumerate(labels)}
-    homes = _Homes(program, stands, unit, place)
-    rank_begin = coded.parts.rank_begin
+    homes = _Homes(program, stands, place)
     return ProgramRow(
         row=Row(
             coded.parts,
@@ -90,12 +102,9 @@ def program_row(program: Program, stands: StandIns, unit: int) -> ProgramRow:
             [homes.of(number, real, last, coded.slots[number]) for number, real, last in order],
         ),
         places=tuple([(number, real) for number, real, _ in order]),
-        backward=next(at for at, (direction, _) in enumerate(labels) if direction == "backward"),
+        backward=next(at for at, (direction, _) in enumerate(labels) if direction != "forward"),
         given=tuple(homes.given),
-        gradients={
-            name: (at, rank_begin[order[at][0]] + rank)
-            for name, (at, rank) in _gradients(program, stands, unit, place).items()
-        },
+        gradients=_gradients(program, stands, place),
     )
 
 
@@ -107,8 +116,8 @@ class _Homes:
     is freed of each that it stands for.
     """
 
-    def __init__(self, program: Program, stands: StandIns, unit: int, place: Mapping[PartLabel, int]) -> None:
-        self.program, self.unit, self.place = program, unit, place
+    def __init__(self, program: Program, stands: StandIns, place: Mapping[PartLabel, int]) -> None:
+        self.program, self.stands, self.place = program, stands, place
         self.given: dict[str, int] = {}
         self._outside = [program.outside(part.label[1]) for part in program.parts]
         self._all = [
@@ -123,20 +132,32 @@ class _Homes:
         homes: list[tuple[int, ...]] = []
         for home in slots:
             if home < 0:
-                name = _real_name(self.program.loaded[~home], further, self.unit)
+                name = _real_name(self.program.loaded[~home], further)
                 homes.append((~self.given.setdefault(name, len(self.given)),))
             elif outside[number]:
                 homes.append(self._all[home])
             elif outside[home]:
                 homes.append(self._all[home] if last else ())
             else:
-                direction, block = parts[home].label
-                homes.append((self.place[direction, block + further],))
+                run, block = parts[home].label
+                homes.append((self.place[run, self._beside(parts[number].label[1], block, real)],))
         return homes
+
+    def _beside(self, block: int, home: int, real: int) -> int:
+        """Which of the model's blocks ``home`` is to ``block`` where that is laid down as ``real``.
+
+        One so many blocks away, or the first of its segment, of which a program may run fewer blocks.
+        """
+        stands, away = self.stands, home - block
+        if abs(away) <= 1 or stands.segment == 1 or len(stands.shown) == len(stands.of):
+            return real + away
+        if stands.shown[home] == stands.shown[block] // stands.segment * stands.segment:
+            return real // stands.segment * stands.segment
+        raise ValueError(f"block {block} frees what block {home} made, which is neither beside it nor the first")
 
 
 def _gradients(
-    program: Program, stands: StandIns, unit: int, place: Mapping[PartLabel, int]
+    program: Program, stands: StandIns, place: Mapping[PartLabel, int]
 ) -> dict[str, tuple[int, int]]:
     """By parameter, the place that makes its gradient and the rank of that in its part."""
     ranks = _ranks(program)
@@ -144,13 +165,13 @@ def _gradients(
     for name, key in program.gradients.items():
         direction, block = program.parts[program.part_of[key]].label
         for real in program.real_blocks(block, stands):
-            out.setdefault(_real_name(name, real - block, unit), (place[direction, real], ranks[key]))
+            out.setdefault(_real_name(name, real - block), (place[direction, real], ranks[key]))
     return out
 
 
-def _real_name(name: str, further: int, unit: int) -> str:
+def _real_name(name: str, further: int) -> str:
     """A parameter of a block of the program, so many of the model's blocks further on."""
     if not further or not name.startswith("layers."):
         return name
     _, number, local = name.split(".", 2)
-    return f"layers.{int(number) + further * unit}.{local}"
+    return f"layers.{int(number) + further}.{local}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from trainmem.allocator import Laid
+from trainmem.allocator import ALLOCATED, Laid
 from trainmem.buckets import BUCKETS
 from trainmem.job import BaseQuantization, Lora, Precision, Sharding, TrainingJob
 from trainmem.model import Architecture
@@ -20,9 +20,9 @@ from trainmem.tape.loading import Loaded, load, trainables
 from trainmem.tape.loss_scaling import unscaled
 from trainmem.tape.optimizers import Trainable, optimizer_step, rounding_of
 from trainmem.tape.program import Part, Program, compiled
-from trainmem.tape.rows import program_row
+from trainmem.tape.rows import made_once, program_row
 from trainmem.tape.stand_ins import StandIns
-from trainmem.tape.structure import standing, structure_of, unit_size, weight_itemsize
+from trainmem.tape.structure import standing, structure_of, weight_itemsize
 from trainmem.tape.tensor import SizeSpec
 
 __all__ = ["record", "record_by_step", "size_in_bytes", "updated"]
@@ -32,6 +32,7 @@ STEPS = 3
 
 _WEIGHTS = BUCKETS.index("weights")
 _GRADIENTS = BUCKETS.index("gradients")
+_NOWHERE = (-1, -1)
 
 
 def size_in_bytes(spec: SizeSpec, dims: Mapping[str, int]) -> int:
@@ -46,20 +47,18 @@ class _Layout:
     """Lays a program down micro batch after micro batch, with the sizes of a job."""
 
     def __init__(
-        self, recording: Recording, program: Program, stands: StandIns, unit: int, dims: Mapping[str, int]
+        self, recording: Recording, program: Program, stands: StandIns, dims: Mapping[str, int]
     ) -> None:
         self.recording = recording
         self.program = program
         self.layers = len(stands.of)
-        self.row = program_row(program, stands, unit)
+        self.row = program_row(program, stands)
         self.sizes = array("q", [size_in_bytes(spec, dims) for spec in program.sizes])
-        self._made: dict[bool, list[_Made]] = {}
+        self._made: dict[int, list[_Made]] = {}
 
     def micro_batch(self, step: int, micro: int, loaded: Mapping[str, int]) -> Laid:
         """Forward and backward of one micro batch; ``loaded``: the numbers of parameters by name."""
         first = step == 1 and micro == 0
-        if first not in self._made:
-            self._made[first] = [self._labels(part, first) for part in self.program.parts]
         recording, begin = self.recording, len(self.recording.events)
         recording.mark(step, "forward", micro)
         given = [loaded[name] for name in self.row.given] if first else []
@@ -67,23 +66,26 @@ class _Layout:
             recording.events, self.sizes, len(recording.bucket_of), given=given, first=first
         )
         recording.marks.append(Mark(begin + laid.begins[self.row.backward], step, "backward", micro))
-        for number, real in self.row.places:
-            self._label(self._made[first][number], f"layers.{real}" if 0 <= real < self.layers else "")
+        levels = self.row.row.levels if first else [0] * len(self.row.places)
+        for level in {*levels} - self._made.keys():
+            self._made[level] = [self._labels(part, level) for part in self.program.parts]
+        for (number, real), level in zip(self.row.places, levels, strict=True):
+            self._label(self._made[level][number], f"layers.{real}" if 0 <= real < self.layers else "")
         return laid
 
     def gradients(self, laid: Laid, parameters: Iterable[Trainable]) -> list[int]:
         """The numbers of the gradients that a micro batch leaves, by parameter; -1 where it leaves none."""
-        at = self.row.gradients
-        starts, before = laid.starts, laid.before
-        found = [at.get(p.name) for p in parameters]
-        return [-1 if each is None else starts[each[0]] + before[each[1]] for each in found]
+        at, starts, ranks, before = self.row.gradients, laid.starts, laid.ranks, laid.before
+        found = [at.get(p.name, _NOWHERE) for p in parameters]
+        return [-1 if place < 0 else starts[place] + before[ranks[place] + rank] for place, rank in found]
 
-    def _labels(self, part: Part, first: bool) -> _Made:
-        """What a part allocates: nothing of no bytes, and what is made once in the first row only."""
+    def _labels(self, part: Part, level: int) -> _Made:
+        """What a part allocates at a place of a level (`Row.levels`): nothing of no bytes."""
         program, sizes = self.program, self.sizes
-        keys = [
-            key for key in part.keys if sizes[program.size_of[key]] > 0 and (first or key not in program.once)
-        ]
+        keys = [key for key in part.keys if sizes[program.size_of[key]] > 0]
+        if program.once:
+            once = made_once(program)
+            keys = [key for key in keys if ~once.get(key, ALLOCATED) <= level]
         names = [program.name_of[key] for key in keys] if self.recording.is_named else []
         streams = {}
         if program.stream_of:
@@ -122,7 +124,7 @@ def record_by_step(
     ``is_named``: with ops and modules, see `Recording`.
     """
     dims = dimensions(job, architecture)
-    stands, unit = standing(job, architecture), unit_size(job, architecture)
+    stands = standing(job, architecture)
     recording, loaded = _loaded(
         architecture, job.lora, job.base_quantization, job.precision, job.sharding, job.device, is_named
     )
@@ -137,11 +139,11 @@ def record_by_step(
     # The measuring harness hands idle memory back before the first step.
     recording.empty_cache()
     yield recording
-    fresh = _Layout(recording, compiled(structure_of(job, architecture)), stands, unit, dims)
+    fresh = _Layout(recording, compiled(structure_of(job, architecture)), stands, dims)
     adding = fresh
     if job.accumulation > 1 or job.zero_grad == "zeros":
         adding = _Layout(
-            recording, compiled(structure_of(job, architecture, accumulating=True)), stands, unit, dims
+            recording, compiled(structure_of(job, architecture, accumulating=True)), stands, dims
         )
     numbers = {name: number for number, _, name in loaded.biases}
     narrow = masters and job.precision == "bf16_master"

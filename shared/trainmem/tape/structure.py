@@ -15,13 +15,12 @@ from trainmem.tape.four_bit import reads_packed
 from trainmem.tape.hardware import hardware, sdpa_kernel
 from trainmem.tape.kernels import many_layer_norm_rows
 from trainmem.tape.model import READ, Structure
-from trainmem.tape.stand_ins import StandIns, stand_ins
+from trainmem.tape.stand_ins import StandIns, each_for_itself, stand_ins
 
 __all__ = [
     "quantized_weights",
     "standing",
     "structure_of",
-    "unit_size",
     "weight_itemsize",
 ]
 
@@ -31,8 +30,8 @@ def weight_itemsize(job: TrainingJob) -> int:
     return WEIGHT_DTYPE_BYTES[job.precision]
 
 
-def unit_size(job: TrainingJob, architecture: Architecture) -> int:
-    """Blocks that a program treats as one: ceil(sqrt(L)) under sqrt checkpointing, else 1."""
+def _segment(job: TrainingJob, architecture: Architecture) -> int:
+    """Blocks that are checkpointed as one: ceil(sqrt(L)) under sqrt checkpointing, else 1."""
     if job.checkpointing != "sqrt":
         return 1
     return math.isqrt(architecture.layers - 1) + 1 if architecture.layers > 1 else 1
@@ -43,7 +42,11 @@ def standing(job: TrainingJob, architecture: Architecture) -> StandIns:
     # autocast keeps its copy of the graph's leaf, so that the first block may lay its tensors down otherwise than
     # others, and the second block frees some of them
     reach = 2 if _autocast(job) and _input_gradients(job) else 1
-    return stand_ins(architecture.layer_kinds, unit_size(job, architecture), reach)
+    segment = _segment(job, architecture)
+    if segment > 1 and job.base_quantization == "int8":
+        # what an 8-bit layer's context holds in a second run dies with that of the whole segment
+        return each_for_itself(len(architecture.layer_kinds), segment)
+    return stand_ins(architecture.layer_kinds, segment, reach)
 
 
 def _autocast(job: TrainingJob) -> int:
@@ -176,15 +179,14 @@ def structure_of(job: TrainingJob, architecture: Architecture, *, accumulating: 
     """All of a job that decides the order of its events; ``accumulating``: gradients exist already."""
     check_claims(job, architecture)
     kinds = architecture.layer_kinds
-    unit = unit_size(job, architecture)
     inside, outside = _names(architecture)
-    shown = standing(job, architecture).shown
+    stands = standing(job, architecture)
     kernel, masked_kernel = attention_kernels(job, architecture)
     return Structure(
         family=FIRST_OF_ITS_KIND[architecture.family],
         task=job.task,
-        layer_kinds=tuple(kind for block in shown for kind in kinds[block * unit : (block + 1) * unit]),
-        unit=unit,
+        layer_kinds=tuple([kinds[block] for block in stands.shown]),
+        segments=stands.shown_segments if job.checkpointing == "sqrt" else (),
         wide_gradients=job.precision == "bf16_master_fp32_grads" and job.lora is None,
         parameters=inside,
         outside=outside,

@@ -135,6 +135,7 @@ class CheckpointFrame:
         "done",
         "function",
         "holders",
+        "is_segment",
         "outputs",
         "prefix",
         "seen",
@@ -147,12 +148,15 @@ class CheckpointFrame:
         arguments: tuple[Any, ...],
         autocast: int,
         selective: bool,
+        is_segment: bool,
         prefix: str,
     ) -> None:
         self.function: Callable[..., Any] | None = function
         self.arguments = arguments
         self.autocast = autocast
         self.selective = selective
+        self.is_segment = is_segment
+        """Whether it enters several blocks."""
         self.prefix = prefix
         """Of the module in which the call was made, and is made again."""
         self.outputs: list[tuple[Tensor, ...]] = []

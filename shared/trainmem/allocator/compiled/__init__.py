@@ -8,11 +8,20 @@ hold.
 
 from trainmem.allocator.compiled.caching import CompiledAllocator, compiled_allocator
 from trainmem.allocator.compiled.events import event_of, first_freed
-from trainmem.allocator.compiled.laying import ALLOCATED, ALLOCATED_ONCE, GIVEN, Laid, Parts, Row
+from trainmem.allocator.compiled.laying import (
+    ALLOCATED,
+    ALLOCATED_FIRST,
+    ALLOCATED_ONCE,
+    GIVEN,
+    Laid,
+    Parts,
+    Row,
+)
 from trainmem.allocator.compiled.library import is_compiled
 
 __all__ = [
     "ALLOCATED",
+    "ALLOCATED_FIRST",
     "ALLOCATED_ONCE",
     "GIVEN",
     "CompiledAllocator",

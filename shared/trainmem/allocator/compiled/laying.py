@@ -10,9 +10,10 @@ from itertools import accumulate, chain
 
 from trainmem.allocator.compiled.library import library
 
-__all__ = ["ALLOCATED", "ALLOCATED_ONCE", "GIVEN", "Laid", "Parts", "Row"]
+__all__ = ["ALLOCATED", "ALLOCATED_FIRST", "ALLOCATED_ONCE", "GIVEN", "Laid", "Parts", "Row"]
 
-ALLOCATED, ALLOCATED_ONCE = -1, -2
+ALLOCATED, ALLOCATED_FIRST, ALLOCATED_ONCE = -1, -2, -3
+_LEVELS = 3
 GIVEN = -1
 _BYTES = 8
 
@@ -21,9 +22,10 @@ class Parts:
     """The events of some parts, each of which makes so many ``ranks`` of allocations beside those made once.
 
     An event is three numbers. (`ALLOCATED`, size, rank) allocates what has that number among the sizes, as the
-    rank-th of the part; with `ALLOCATED_ONCE` in a first row only, and without a rank. (slot, size, rank) frees what
-    has that rank in each of the parts that stand in the slot, and that size; (slot, `GIVEN`, 0) an allocation whose
-    number is given, in a first row only. What has no bytes is neither allocated nor freed.
+    rank-th of the part; with `ALLOCATED_FIRST` and rank -1 in a first row only, with `ALLOCATED_ONCE` only at the
+    first place of its part there. (slot, size, rank) frees what has that rank in each of the parts that stand in the
+    slot, and that size; (slot, `GIVEN`, 0) an allocation whose number is given, in a first row only. What has no
+    bytes is neither allocated nor freed.
     """
 
     def __init__(self, parts: Sequence[Sequence[int]], ranks: Sequence[int]) -> None:
@@ -45,14 +47,21 @@ class Row:
 
     ``order``: the part at each place. ``homes``: for each place, by slot, the places whose part made what is freed
     there, or ``~index`` of an allocation whose number is given. What has a rank in one part has it in all that stand
-    in the same slot.
+    in the same slot. ``levels``: 2 at the first place of each part, where a first row makes both `ALLOCATED_ONCE` and
+    `ALLOCATED_FIRST`, and 1 at others, where it makes only these.
     """
 
     def __init__(self, parts: Parts, order: Sequence[int], homes: Sequence[Sequence[Sequence[int]]]) -> None:
         self.parts, self.order, self.homes = parts, order, homes
         slots = [slot for slots in homes for slot in slots]
+        found: set[int] = set()
+        self.levels: list[int] = []
+        for part in order:
+            self.levels.append(1 if part in found else 2)
+            found.add(part)
         columns = (
             order,
+            self.levels,
             accumulate(map(len, homes), initial=0),
             accumulate(map(len, slots), initial=0),
             [home for slot in slots for home in slot],
@@ -67,7 +76,8 @@ class Row:
     ) -> Laid:
         """Append the row's events: ``start`` allocations come before it, ``sizes`` are the sizes in bytes."""
         laid = Laid(
-            before=array("i", bytes(4 * self.parts.rank_begin[-1])),
+            before=array("i", bytes(4 * _LEVELS * self.parts.rank_begin[-1])),
+            ranks=array("i", bytes(4 * len(self.order))),
             starts=array("q", bytes(_BYTES * (len(self.order) + 1))),
             begins=array("q", bytes(_BYTES * (len(self.order) + 1))),
         )
@@ -85,6 +95,7 @@ class Row:
             first,
             start,
             laid.before.buffer_info()[0],
+            laid.ranks.buffer_info()[0],
             laid.starts.buffer_info()[0],
             laid.begins.buffer_info()[0],
             events.buffer_info()[0] + _BYTES * end,
@@ -101,26 +112,29 @@ class Row:
         first: bool,
         laid: Laid,
     ) -> None:
-        ranks, before, starts = self.parts.rank_begin, laid.before, laid.starts
-        for part in range(len(self.parts.parts)):
-            made = 0
-            for slot, size, rank in self.parts.events(part):
-                if slot < 0 and sizes[size] > 0 and (first or slot == ALLOCATED):
-                    if slot == ALLOCATED:
-                        before[ranks[part] + rank] = made
-                    made += 1
+        parts, before, ranks, starts = self.parts, laid.before, laid.ranks, laid.starts
+        for level in range(_LEVELS if first else 1):
+            shift = level * parts.rank_begin[-1]
+            for part in range(len(parts.parts)):
+                made = 0
+                for slot, size, rank in parts.events(part):
+                    if slot < 0 and sizes[size] > 0 and ~slot <= level:
+                        if rank >= 0:
+                            before[shift + parts.rank_begin[part] + rank] = made
+                        made += 1
         begin, allocations = len(events), start
         for place, part in enumerate(self.order):
+            level = self.levels[place] if first else 0
+            ranks[place] = parts.rank_begin[part] + level * parts.rank_begin[-1]
             starts[place], laid.begins[place] = allocations, len(events) - begin
-            for slot, size, rank in self.parts.events(part):
+            for slot, size, rank in parts.events(part):
                 if slot < 0:
-                    if sizes[size] > 0 and (first or slot == ALLOCATED):
+                    if sizes[size] > 0 and ~slot <= level:
                         events.append(sizes[size])
                         allocations += 1
                 elif first if size == GIVEN else sizes[size] > 0:
                     for home in self.homes[place][slot]:
-                        made_there = home >= 0 and starts[home] + before[ranks[self.order[home]] + rank]
-                        events.append(~(made_there if home >= 0 else given[~home]))
+                        events.append(~(laid.number(home, rank) if home >= 0 else given[~home]))
         starts[-1], laid.begins[-1] = allocations, len(events) - begin
 
 
@@ -128,14 +142,20 @@ class Row:
 class Laid:
     """Where a row's allocations went.
 
-    ``before``: for each part and rank (`Parts.rank_begin`), how many allocations the part makes before that one.
-    ``starts``, ``begins``: for each place and behind the last, how many allocations, and how many of the row's
-    events, come before it.
+    ``before``: for each part and rank, how many allocations the part makes before that one: in a steady row, then in
+    a first one, then at its first place there. ``ranks``: for each place, where those of its part begin. ``starts``,
+    ``begins``: for each place and behind the last, how many allocations, and how many of the row's events, come
+    before it.
     """
 
     before: array[int]
+    ranks: array[int]
     starts: array[int]
     begins: array[int]
+
+    def number(self, place: int, rank: int) -> int:
+        """The number of the allocation that has a rank in the part at a place."""
+        return self.starts[place] + self.before[self.ranks[place] + rank]
 
 
 def _struct(*columns: array[int], count: int) -> ctypes.Array[ctypes.c_int64]:

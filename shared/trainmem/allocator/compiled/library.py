@@ -41,7 +41,7 @@ _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
     "trainmem_counters": (None, [_Address, _Address]),
     "trainmem_block_bytes": (None, [_Address, _Address]),
     "trainmem_layout": (_Number, [_Address, _Number, _Address]),
-    "trainmem_lay": (_Number, [*[_Address] * 4, _Small, _Number, *[_Address] * 4]),
+    "trainmem_lay": (_Number, [*[_Address] * 4, _Small, _Number, *[_Address] * 5]),
     "trainmem_first_freed": (_Number, [_Address, _Number]),
     "trainmem_event_of": (_Number, [_Address, _Number, _Number]),
 }

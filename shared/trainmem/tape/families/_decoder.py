@@ -226,23 +226,21 @@ def run_blocks(
     mode = model.structure.checkpointing
     if model.sharding is not None:
         block = partial(_sharded, block)
-    for index, unit in enumerate(model.units()):
-        tape.block = index
-        tape.boundary(("forward", index))
-        with tape.module(f"layers.{index}"):
-            if mode == "none":
-                for parameters in unit:
-                    hidden = block(parameters, hidden, *_of_kind(parameters, shared))
-            elif mode == "sqrt":
-                own = [_of_kind(parameters, shared) for parameters in unit]
-                hidden = tape.checkpoint(_segment, block, unit, own, hidden)
-            else:
-                selective = mode == "selective"
-                arguments = _of_kind(unit[0], shared)
-                hidden = tape.checkpoint(block, unit[0], hidden, *arguments, selective=selective)
-    units = model.structure.units
-    tape.block = units
-    tape.boundary(("forward", units))
+    if mode == "sqrt":
+        for segment in model.segments():
+            own = [_of_kind(parameters, shared) for parameters in segment]
+            hidden = tape.checkpoint(_segment, block, segment, own, hidden, is_segment=True)
+    else:
+        for parameters in model.blocks:
+            arguments = _of_kind(parameters, shared)
+            with tape.entering("forward", parameters.index):
+                if mode == "none":
+                    hidden = block(parameters, hidden, *arguments)
+                else:
+                    selective = mode == "selective"
+                    hidden = tape.checkpoint(block, parameters, hidden, *arguments, selective=selective)
+    tape.block = len(model.blocks)
+    tape.boundary(("forward", tape.block))
     return hidden
 
 
@@ -254,7 +252,7 @@ def _sharded(block: Callable[..., Tensor], parameters: Block, hidden: Tensor, *s
     model = parameters.model
     sharding, tape = model.sharding, model.tape
     assert sharding is not None
-    group = sharding.order[model.blocks.index(parameters)]
+    group = sharding.order[parameters.index]
     if sharding.casts:
         shared = tuple(_narrowed(tape, each) for each in shared)
     again = tape.recomputing
@@ -275,10 +273,12 @@ def _narrowed(tape: Tape, given: object) -> object:
 
 
 def _segment(
-    block: Callable[..., Tensor], unit: list[Block], own: list[tuple[object, ...]], hidden: Tensor
+    block: Callable[..., Tensor], segment: list[Block], own: list[tuple[object, ...]], hidden: Tensor
 ) -> Tensor:
-    for parameters, arguments in zip(unit, own, strict=True):
-        hidden = block(parameters, hidden, *arguments)
+    tape = segment[0].model.tape
+    for parameters, arguments in zip(segment, own, strict=True):
+        with tape.entering("again" if tape.recomputing else "forward", parameters.index):
+            hidden = block(parameters, hidden, *arguments)
     return hidden
 
 
