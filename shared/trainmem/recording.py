@@ -67,7 +67,8 @@ class Recording:
     and ``module_of`` are indexed by allocation number.
     ``stream_of`` names the stream of allocations that are not on the default one.
     ``empty_cache_before`` are the events before which the program gives idle segments back to the device.
-    One that is not ``is_named`` leaves ops and modules out, for those who only play it.
+    One that is not ``is_named``, for those who only play it, says nothing of its allocations but how many there are,
+    ``unnamed``, and which is the first ``workspace`` of a library.
     """
 
     events: array[int] = field(default_factory=lambda: array("q"))
@@ -82,16 +83,25 @@ class Recording:
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     is_named: bool = True
+    unnamed: int = 0
+    workspace: int = -1
+
+    @property
+    def allocations(self) -> int:
+        """How many there are."""
+        return len(self.bucket_of) if self.is_named else self.unnamed
 
     def allocate(self, size_bytes: int, bucket: int, op: str, module: str = "") -> int:
         """Record an allocation and return its number; zero bytes allocate nothing and answer -1."""
         if size_bytes <= 0:
             return -1
         self.events.append(size_bytes)
+        if not self.is_named:
+            self.unnamed += 1
+            return self.unnamed - 1
         self.bucket_of.append(bucket)
-        if self.is_named:
-            self.op_of.append(op)
-            self.module_of.append(module)
+        self.op_of.append(op)
+        self.module_of.append(module)
         return len(self.bucket_of) - 1
 
     def copy(self) -> Recording:
@@ -104,22 +114,26 @@ class Recording:
         """Record allocations one after the other, each with its op and module; their numbers."""
         if 0 in sizes:
             return [self.allocate(size, bucket, *of) for size, *of in zip(sizes, ops, modules, strict=True)]
-        first = len(self.bucket_of)
+        first = self.allocations
         self.events.extend(sizes)
-        self.bucket_of += [bucket] * len(sizes)
         if self.is_named:
+            self.bucket_of += [bucket] * len(sizes)
             self.op_of += ops
             self.module_of += modules
+        else:
+            self.unnamed += len(sizes)
         return range(first, first + len(sizes))
 
     def append(self, other: Recording, module: str) -> None:
         """Record the events of another one here, in the name of ``module`` those that have a name."""
-        first = len(self.bucket_of)
+        first = self.allocations
         self.events.extend([event if event > 0 else event - first for event in other.events])
-        self.bucket_of += other.bucket_of
         if self.is_named:
+            self.bucket_of += other.bucket_of
             self.op_of += other.op_of
             self.module_of += [module if name else "" for name in other.module_of]
+        else:
+            self.unnamed += other.allocations
 
     def free(self, number: int) -> None:
         """Record that an allocation is freed; -1 is ignored."""
@@ -134,7 +148,7 @@ class Recording:
         """The stream of every allocation; None where all are on the default one."""
         if not self.stream_of:
             return None
-        return [self.stream_of.get(number, 0) for number in range(len(self.bucket_of))]
+        return [self.stream_of.get(number, 0) for number in range(self.allocations)]
 
     def empty_cache(self) -> None:
         """The program gives idle segments back here."""
@@ -212,8 +226,10 @@ def kernel_loads(recording: Recording) -> dict[int, int]:
     by the optimizer's step. They are the same for every job here, although each loads kernels of its own.
     """
     loads: dict[int, int] = {}
+    number = recording.workspace
     if _WORKSPACE in recording.bucket_of:
         number = recording.bucket_of.index(_WORKSPACE)
+    if number >= 0:
         loads[event_of(recording.events, number) + 1] = _FORWARD_KERNELS_BYTES
     backward = next((mark.event for mark in recording.marks if mark.phase == "backward"), None)
     if backward is not None:

@@ -71,7 +71,9 @@ def _job(family: str, layers: int, levers: dict[str, Any]) -> TrainingJob:
     )
 
 
-def _each_for_itself(kinds: tuple[str, ...], segment: int = 1, reach: int = 1) -> StandIns:
+def _each_for_itself(
+    kinds: tuple[str, ...], segment: int = 1, reach: int = 1, *, minds_kinds: bool = False
+) -> StandIns:
     return each_for_itself(len(kinds), segment)
 
 
@@ -108,22 +110,25 @@ def test_blocks_that_stand_for_others_change_nothing(
 
 
 @pytest.mark.parametrize(
-    ("pattern", "layers", "shown"),
+    ("pattern", "layers", "shown", "with_neighbours"),
     [
-        ("a", 1, 1),
-        ("a", 2, 2),
-        ("a", 3, 3),
-        ("a", 80, 3),
-        ("ab", 46, 4),
-        ("aaaaab", 62, 6),
-        ("aaaaab", 26, 6),
-        ("aab", 22, 7),
+        ("a", 1, 1, 1),
+        ("a", 2, 2, 2),
+        ("a", 3, 3, 3),
+        ("a", 80, 3, 3),
+        ("ab", 46, 4, 4),
+        ("aaaaab", 62, 4, 6),
+        ("aaaaab", 26, 4, 6),
+        ("aab", 22, 4, 7),
     ],
 )
-def test_every_neighbourhood_is_shown_once(pattern: str, layers: int, shown: int) -> None:
+def test_every_sort_is_shown_once(pattern: str, layers: int, shown: int, with_neighbours: int) -> None:
     kinds = tuple((pattern * layers)[:layers])
     found = stand_ins(kinds)
     assert len(found.shown) == shown
+    assert [kinds[found.shown[place]] for place in found.of] == list(kinds)
+    found = stand_ins(kinds, minds_kinds=True)
+    assert len(found.shown) == with_neighbours
     assert (found.shown[0], found.shown[-1]) == (0, layers - 1)
     for block, place in enumerate(found.of):
         shown_kinds = [kinds[at] for at in found.shown]

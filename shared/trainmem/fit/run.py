@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ from trainmem.allocator import first_freed, stream_allocator
 from trainmem.job import TrainingJob
 from trainmem.model import resolve
 from trainmem.recording import Recording, kernel_loads, without_collections
-from trainmem.tape import record, record_by_step
+from trainmem.tape import record_by_step
 
 __all__ = ["Ran", "run"]
 
@@ -40,20 +40,16 @@ def run(job: TrainingJob, limit_bytes: int | None) -> Ran | None:
     architecture = resolve(job).architecture
     with without_collections():
         machine, stages = _Machine(limit_bytes), record_by_step(job, architecture, is_named=False)
-        if not machine.play(next(stages)):
-            return _run_packed_from_host(record(job, architecture), limit_bytes)
-        retries = machine.allocator.retries
+        is_loaded = machine.play(next(stages))
+        if not is_loaded:
+            # A model whose 16-bit weights alone are too large for the device comes packed from the host.
+            stages = record_by_step(job, architecture, is_named=False, from_host=True)
+            machine = _Machine(limit_bytes)
+            if not machine.play(next(stages)):
+                return None
+        retries = machine.allocator.retries if is_loaded else 0
         peak = _steady_peak(machine, stages) if machine.play(next(stages)) else None
         return None if peak is None else machine.ran(peak, retries)
-
-
-def _run_packed_from_host(recording: Recording, limit_bytes: int | None) -> Ran | None:
-    """The run of a model whose 16-bit weights alone are too large for the device."""
-    machine, packed = _Machine(limit_bytes), _loaded_piece_by_piece(recording)
-    third = next(mark.event for mark in packed.marks if mark.step == 3)
-    if machine.play(packed, third) and machine.play(packed):
-        return machine.ran(machine.highest_bytes)
-    return None
 
 
 def _steady_peak(machine: _Machine, stages: Iterator[Recording]) -> int | None:
@@ -142,34 +138,3 @@ class _Machine:
             peak_bytes=peak_bytes,
             reserved_bytes=self.allocator.reserved_bytes,
         )
-
-
-def _loaded_piece_by_piece(recording: Recording) -> Recording:
-    """The same steps after a load that never holds more than what it leaves: packed weight by weight from the host."""
-    steps = next(mark.event for mark in recording.marks if mark.step > 0)
-    freed = {~event for event in recording.events[:steps] if event < 0}
-    numbers: dict[int, int] = {}
-    events = array("q")
-    number = 0
-    for event in recording.events:
-        if event > 0:
-            if number not in freed:
-                numbers[number] = len(numbers)
-                events.append(event)
-            number += 1
-        elif ~event in numbers:
-            events.append(~numbers[~event])
-    gone = len(recording.events) - len(events)
-    return replace(
-        recording,
-        events=events,
-        marks=[
-            replace(mark, event=mark.event - gone) if mark.event >= steps else mark
-            for mark in recording.marks
-        ],
-        bucket_of=[recording.bucket_of[number] for number in numbers],
-        stream_of={
-            numbers[number]: stream for number, stream in recording.stream_of.items() if number in numbers
-        },
-        empty_cache_before=[],
-    )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count
+from itertools import accumulate, count
 
 from trainmem.allocator import ALLOCATED, ALLOCATED_FIRST, ALLOCATED_ONCE, GIVEN, Parts, Row
 from trainmem.buckets import BUCKETS
@@ -37,15 +38,46 @@ class ProgramRow:
 
 @lru_cache(maxsize=64)
 def _ranks(program: Program) -> list[int]:
-    """By key, which of its part's allocations it is, without those that are made once.
+    """By key, a number for it among its part's allocations; -1 of those that are made once.
 
-    Equal blocks have the same ranks, whichever of them comes first and makes what is made once.
+    Blocks of one kind have the same ranks, whichever of them makes what is made once. What a block hands over has
+    ranks that those of other kinds give it, too, though they may make more before it.
     """
+    # in segments, a block hands more to a last one than to others, and neighbours are of the kinds that they have
+    is_segmented = any(part.label[0] == "again" for part in program.parts)
+    handed = {} if is_segmented else _handed_over(program)
+    widths: Counter[tuple[str, int]] = Counter()
+    for keys in handed.values():
+        for to, some in keys.items():
+            widths[to] = max(widths[to], len(some))
+    order = sorted(widths)
+    begins = dict(zip(order, accumulate([widths[to] for to in order[:-1]], initial=0), strict=bool(order)))
     out: list[int] = []
-    for part in program.parts:
-        ranks = count()
-        out += [-1 if key in program.once else next(ranks) for key in part.keys]
+    for number, part in enumerate(program.parts):
+        ranks = count(widths.total())
+        own = {
+            key: begins[to] + rank
+            for to, keys in handed.get(number, {}).items()
+            for rank, key in enumerate(sorted(keys))
+        }
+        out += [-1 if key in program.once else own[key] if key in own else next(ranks) for key in part.keys]
     return out
+
+
+def _handed_over(program: Program) -> dict[int, dict[tuple[str, int], set[int]]]:
+    """By part, the keys of what other blocks free: by their run, and by whether they come before or after it."""
+    found: dict[int, dict[tuple[str, int], set[int]]] = defaultdict(lambda: defaultdict(set))
+    for part in program.parts:
+        run, block = part.label
+        if program.outside(block):
+            continue
+        for event in part.events:
+            if event < 0 and ~event < LOADED_KEYS:
+                home = program.part_of[~event]
+                away = block - program.parts[home].label[1]
+                if away and not program.outside(program.parts[home].label[1]):
+                    found[home][run, max(-1, min(away, 2))].add(~event)
+    return found
 
 
 @lru_cache(maxsize=64)
@@ -68,8 +100,12 @@ class _Coded:
 
 @lru_cache(maxsize=64)
 def _coded(program: Program) -> _Coded:
+    ranks = _ranks(program)
     codes, slots = zip(*[_code(program, part) for part in program.parts], strict=True)
-    return _Coded(Parts(codes, [len(part.keys) for part in program.parts]), slots)
+    return _Coded(
+        Parts(codes, [1 + max([ranks[key] for key in part.keys], default=-1) for part in program.parts]),
+        slots,
+    )
 
 
 def _code(program: Program, part: Part) -> tuple[list[int], tuple[int, ...]]:
@@ -153,7 +189,9 @@ class _Homes:
             return real + away
         if stands.shown[home] == stands.shown[block] // stands.segment * stands.segment:
             return real // stands.segment * stands.segment
-        raise ValueError(f"block {block} frees what block {home} made, which is neither beside it nor the first")
+        raise ValueError(
+            f"block {block} frees what block {home} made, which is neither beside it nor the first"
+        )
 
 
 def _gradients(
@@ -163,9 +201,15 @@ def _gradients(
     ranks = _ranks(program)
     out: dict[str, tuple[int, int]] = {}
     for name, key in program.gradients.items():
-        direction, block = program.parts[program.part_of[key]].label
+        run, block = program.parts[program.part_of[key]].label
+        rank = ranks[key]
+        if not name.startswith("layers."):
+            out.setdefault(name, (place[run, program.real_blocks(block, stands)[0]], rank))
+            continue
+        _, number, local = name.split(".", 2)
+        further = int(number) - block
         for real in program.real_blocks(block, stands):
-            out.setdefault(_real_name(name, real - block), (place[direction, real], ranks[key]))
+            out.setdefault(f"layers.{real + further}.{local}", (place[run, real], rank))
     return out
 
 

@@ -1,9 +1,10 @@
 """Which few blocks of a model are run for all of them, and which of those each block is the same as.
 
-What a block allocates and frees follows from its kind and from those of the blocks beside it: it frees what the
-block before it handed over, and in backward what the block after it did. A program therefore runs every
-neighbourhood of kinds once, in a row of blocks in which each has the neighbours that it has in the model. Where
-segments of several blocks are checkpointed as one, the first and the last of a segment are kinds of their own.
+What a block allocates and frees follows from its kind, and from whether it is among the first or the last: it frees
+what the block before it handed over, and in backward what the block after it did, which blocks of every kind hand
+over alike. A program therefore runs one block of each such sort. Where segments of several blocks are checkpointed as
+one, the first and the last of a segment are sorts of their own; there, and where a block gathers the parameters of
+the next, the kinds of the blocks beside it count, and the row of blocks that is run gives each such neighbours.
 """
 
 from __future__ import annotations
@@ -48,35 +49,47 @@ def each_for_itself(blocks: int, segment: int) -> StandIns:
 
 
 @lru_cache(maxsize=512)
-def stand_ins(kinds: tuple[str, ...], segment: int = 1, reach: int = 1) -> StandIns:
+def stand_ins(
+    kinds: tuple[str, ...], segment: int = 1, reach: int = 1, *, minds_kinds: bool = False
+) -> StandIns:
     """The stand-ins of a model whose blocks are of these kinds, ``segment`` of them checkpointed as one.
 
-    ``reach``: of how many blocks before it a block's events depend on.
+    ``reach``: how many blocks at the start are cases of their own, as is the last one. ``minds_kinds``: what a block
+    does depends on the kinds of as many blocks before it and of the one after it, too, as it always does in segments.
 
-    From a block that is shown, the row goes on behind the last block with the same neighbours that adds none that
-    are new. Every block that is shown stands for itself, and the first of each neighbourhood for all others, so that of
-    a kind that shares a table or mask the block nearest the model's start is one that is shown.
+    From a block that is shown, the row goes on behind the last block like it that adds none that are new. Every block
+    that is shown stands for itself, and the first of each sort for all others, so that of a kind that shares a table
+    or mask the block nearest the model's start is one that is shown.
     """
+    count = len(kinds)
     padded = ("",) * reach + kinds + ("",)
-    around = [
-        (padded[at : at + reach + 2], at % segment == 0, at % segment == segment - 1 or at == len(kinds) - 1)
-        for at in range(len(kinds))
+    minds_kinds = minds_kinds or segment > 1
+    sorts = [
+        (
+            padded[at : at + reach + 2] if minds_kinds else (kind,),
+            min(at, reach),
+            at == count - 1,
+            at % segment == 0,
+            at % segment == segment - 1,
+        )
+        for at, kind in enumerate(kinds)
     ]
     shown: list[int] = []
-    first: dict[tuple[tuple[str, ...], bool, bool], int] = {}
+    first: dict[tuple[tuple[str, ...], int, bool, bool, bool], int] = {}
     at = 0
-    while at < len(kinds):
-        first.setdefault(around[at], len(shown))
-        shown.append(at)
+    while at < count:
+        if minds_kinds or sorts[at] not in first:
+            first.setdefault(sorts[at], len(shown))
+            shown.append(at)
         last = at
-        for later in range(at + 1, len(kinds)):
-            if around[later] not in first:
+        for later in range(at + 1, count):
+            if sorts[later] not in first:
                 break
-            if around[later] == around[at]:
+            if sorts[later] == sorts[at]:
                 last = later
         at = last + 1
     own = {block: place for place, block in enumerate(shown)}
-    of = tuple([own.get(block, first[context]) for block, context in enumerate(around)])
+    of = tuple([own.get(block, first[sort]) for block, sort in enumerate(sorts)])
     stood: list[list[int]] = [[] for _ in shown]
     for block, place in enumerate(of):
         stood[place].append(block)

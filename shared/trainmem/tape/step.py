@@ -5,11 +5,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
-from trainmem.allocator import ALLOCATED, Laid
+from trainmem.allocator import ALLOCATED, ALLOCATED_ONCE, Laid
 from trainmem.buckets import BUCKETS
 from trainmem.job import BaseQuantization, Lora, Precision, Sharding, TrainingJob
 from trainmem.model import Architecture
@@ -54,7 +54,7 @@ class _Layout:
         self.layers = len(stands.of)
         self.row = program_row(program, stands)
         self.sizes = array("q", [size_in_bytes(spec, dims) for spec in program.sizes])
-        self._made: dict[int, list[_Made]] = {}
+        self._made: dict[tuple[int, int], _Made] = {}
 
     def micro_batch(self, step: int, micro: int, loaded: Mapping[str, int]) -> Laid:
         """Forward and backward of one micro batch; ``loaded``: the numbers of parameters by name."""
@@ -62,15 +62,14 @@ class _Layout:
         recording, begin = self.recording, len(self.recording.events)
         recording.mark(step, "forward", micro)
         given = [loaded[name] for name in self.row.given] if first else []
-        laid = self.row.row.lay(
-            recording.events, self.sizes, len(recording.bucket_of), given=given, first=first
-        )
+        laid = self.row.row.lay(recording.events, self.sizes, recording.allocations, given=given, first=first)
         recording.marks.append(Mark(begin + laid.begins[self.row.backward], step, "backward", micro))
-        levels = self.row.row.levels if first else [0] * len(self.row.places)
-        for level in {*levels} - self._made.keys():
-            self._made[level] = [self._labels(part, level) for part in self.program.parts]
-        for (number, real), level in zip(self.row.places, levels, strict=True):
-            self._label(self._made[level][number], f"layers.{real}" if 0 <= real < self.layers else "")
+        if recording.is_named or self.program.stream_of:
+            self._label(laid, first)
+        if not recording.is_named:
+            recording.unnamed = laid.starts[-1]
+            if first:
+                recording.workspace = self._first_workspace(laid)
         return laid
 
     def gradients(self, laid: Laid, parameters: Iterable[Trainable]) -> list[int]:
@@ -79,26 +78,48 @@ class _Layout:
         found = [at.get(p.name, _NOWHERE) for p in parameters]
         return [-1 if place < 0 else starts[place] + before[ranks[place] + rank] for place, rank in found]
 
-    def _labels(self, part: Part, level: int) -> _Made:
-        """What a part allocates at a place of a level (`Row.levels`): nothing of no bytes."""
-        program, sizes = self.program, self.sizes
-        keys = [key for key in part.keys if sizes[program.size_of[key]] > 0]
-        if program.once:
-            once = made_once(program)
-            keys = [key for key in keys if ~once.get(key, ALLOCATED) <= level]
-        names = [program.name_of[key] for key in keys] if self.recording.is_named else []
-        streams = {}
-        if program.stream_of:
-            streams = {at: program.stream_of[key] for at, key in enumerate(keys) if key in program.stream_of}
-        return _Made([program.bucket_of[key] for key in keys], names, streams)
+    def _label(self, laid: Laid, first: bool) -> None:
+        """Say what was laid down."""
+        recording, made = self.recording, self._made
+        levels = self.row.row.levels if first else [0] * len(self.row.places)
+        for place, ((number, real), level) in enumerate(zip(self.row.places, levels, strict=True)):
+            if (number, level) not in made:
+                made[number, level] = self._allocations(self.program.parts[number], level)
+            found = made[number, level]
+            for at, stream in found.streams.items():
+                recording.stream_of[laid.starts[place] + at] = stream
+            if recording.is_named:
+                recording.bucket_of += found.buckets
+                recording.op_of += found.names
+                module = f"layers.{real}" if 0 <= real < self.layers else ""
+                recording.module_of += [module] * len(found.names)
 
-    def _label(self, made: _Made, module: str) -> None:
-        recording = self.recording
-        for at, stream in made.streams.items():
-            recording.stream_of[len(recording.bucket_of) + at] = stream
-        recording.bucket_of += made.buckets
-        recording.op_of += made.names
-        recording.module_of += [module] * len(made.names)
+    def _keys(self, part: Part, level: int) -> list[int]:
+        """What a part allocates at a place of a level (`Row.levels`), in order: nothing of no bytes."""
+        size_of, sizes = self.program.size_of, self.sizes
+        keys = [key for key in part.keys if sizes[size_of[key]] > 0]
+        once = made_once(self.program)
+        return [key for key in keys if ~once.get(key, ALLOCATED) <= level] if once else keys
+
+    def _allocations(self, part: Part, level: int) -> _Made:
+        program, keys = self.program, self._keys(part, level)
+        return _Made(
+            [program.bucket_of[key] for key in keys],
+            [program.name_of[key] for key in keys],
+            {at: program.stream_of[key] for at, key in enumerate(keys) if key in program.stream_of},
+        )
+
+    def _first_workspace(self, laid: Laid) -> int:
+        """The number of the first that a first row made; -1 where it made none."""
+        row, once = self.row, made_once(self.program)
+        workspaces = {key for key, level in once.items() if level == ALLOCATED_ONCE}
+        for place, ((number, _), level) in enumerate(zip(row.places, row.row.levels, strict=True)):
+            part = self.program.parts[number]
+            if not workspaces.isdisjoint(part.keys):
+                for at, key in enumerate(self._keys(part, level)):
+                    if key in workspaces:
+                        return laid.starts[place] + at
+        return -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +138,20 @@ def record(job: TrainingJob, architecture: Architecture) -> Recording:
 
 
 def record_by_step(
-    job: TrainingJob, architecture: Architecture, *, is_named: bool = True
+    job: TrainingJob, architecture: Architecture, *, is_named: bool = True, from_host: bool = False
 ) -> Iterator[Recording]:
     """The recording of three steps as it grows: the same one after the model is loaded and after every step.
 
-    ``is_named``: with ops and modules, see `Recording`.
+    ``is_named``: with what `Recording` then says of every allocation; without it, the model may come ``from_host``,
+    packed weight by weight there, so that loading it never takes more than it leaves.
     """
     dims = dimensions(job, architecture)
     stands = standing(job, architecture)
     recording, loaded = _loaded(
         architecture, job.lora, job.base_quantization, job.precision, job.sharding, job.device, is_named
     )
+    if from_host:
+        recording, loaded = _piece_by_piece(recording, loaded)
     recording = recording.copy()
     masters = has_masters(job)
     ranks = job.sharding.data_parallel if fully_sharded(job) else 0
@@ -136,8 +160,9 @@ def record_by_step(
     if job.task == "sequence_classification":
         recording.allocate(job.micro_batch * 8, _WEIGHTS, "labels")
 
-    # The measuring harness hands idle memory back before the first step.
-    recording.empty_cache()
+    if not from_host:
+        # The measuring harness hands idle memory back before the first step.
+        recording.empty_cache()
     yield recording
     fresh = _Layout(recording, compiled(structure_of(job, architecture)), stands, dims)
     adding = fresh
@@ -194,6 +219,25 @@ def _loaded(
     recording.parameters = loaded.parameters
     recording.trainable_parameters = loaded.trainable_parameters
     return recording, loaded
+
+
+def _piece_by_piece(recording: Recording, loaded: Loaded) -> tuple[Recording, Loaded]:
+    """A load without what it frees again; of an unnamed recording."""
+    freed = {~event for event in recording.events if event < 0}
+    kept = [number for number in range(recording.allocations) if number not in freed]
+    sizes = [event for event in recording.events if event > 0]
+    number_of = {number: index for index, number in enumerate(kept)}
+    packed = replace(
+        recording,
+        events=array("q", [sizes[number] for number in kept]),
+        stream_of={
+            number_of[each]: stream for each, stream in recording.stream_of.items() if each in number_of
+        },
+        empty_cache_before=[],
+        unnamed=len(kept),
+    )
+    biases = tuple([(number_of[number], numel, name) for number, numel, name in loaded.biases])
+    return packed, replace(loaded, biases=biases)
 
 
 def updated(

@@ -46,7 +46,7 @@ def standing(job: TrainingJob, architecture: Architecture) -> StandIns:
     if segment > 1 and job.base_quantization == "int8":
         # what an 8-bit layer's context holds in a second run dies with that of the whole segment
         return each_for_itself(len(architecture.layer_kinds), segment)
-    return stand_ins(architecture.layer_kinds, segment, reach)
+    return stand_ins(architecture.layer_kinds, segment, reach, minds_kinds=fully_sharded(job))
 
 
 def _autocast(job: TrainingJob) -> int:
