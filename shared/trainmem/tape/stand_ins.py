@@ -57,13 +57,15 @@ def stand_ins(
     ``reach``: how many blocks at the start are cases of their own, as is the last one. ``minds_kinds``: what a block
     does depends on the kinds of as many blocks before it and of the one after it, too, as it always does in segments.
 
-    From a block that is shown, the row goes on behind the last block like it that adds none that are new. Every block
+    From a block that is shown, the row goes on behind the last block like it that adds none that are new. A sort is
+    shown again where kinds count, so that all have neighbours as in the model, and where a segment needs its first or
+    last block. Every block
     that is shown stands for itself, and the first of each sort for all others, so that of a kind that shares a table
     or mask the block nearest the model's start is one that is shown.
     """
     count = len(kinds)
     padded = ("",) * reach + kinds + ("",)
-    minds_kinds = minds_kinds or segment > 1
+    minds_kinds = (minds_kinds or segment > 1) and len(set(kinds)) > 1
     sorts = [
         (
             padded[at : at + reach + 2] if minds_kinds else (kind,),
@@ -78,7 +80,9 @@ def stand_ins(
     first: dict[tuple[tuple[str, ...], int, bool, bool, bool], int] = {}
     at = 0
     while at < count:
-        if minds_kinds or sorts[at] not in first:
+        *_, ends_model, starts, ends = sorts[at]
+        is_border = segment > 1 and (starts or ends or ends_model)
+        if minds_kinds or is_border or sorts[at] not in first:
             first.setdefault(sorts[at], len(shown))
             shown.append(at)
         last = at
