@@ -48,9 +48,6 @@ def test_what_it_is_made_of_is_said(page, html):
     assert "measured on NVIDIA H200" in html
     assert "<td>measured, H200</td>" in html
     assert in_short(page) in html
-    assert "Reserved memory is still being checked" not in html
-    budget = page_view(what_fits(room("spark", "80GiB"), LIKE, detail="fast"))
-    assert "Reserved memory is still being checked" in budget
 
 
 def test_the_7b_stands_recipe_by_recipe(page, html):
@@ -224,7 +221,6 @@ def test_wrong_settings_change_the_error_line_alone():
         error, kept = tab._page_now(LESSON.to_json(), *settings)
         assert said in error
         assert "__type__" in kept
-        assert "__type__" in tab._page_settled(LESSON.to_json(), *settings)
 
 
 def test_the_tab_takes_the_calculators_job_and_device():
@@ -244,6 +240,6 @@ def test_adapters_are_told_with_the_job():
 
 
 def test_until_the_tab_is_opened_nothing_is_worked_out():
-    for handler in (tab._page_now, tab._page_settled, tab._job_now, tab._job_settled):
+    for handler in (tab._page_now, tab._job_now, tab._job_settled):
         found = handler(None, *SETTINGS)
         assert all("__type__" in part for part in (found if isinstance(found, list) else [found]))

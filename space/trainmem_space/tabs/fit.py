@@ -27,7 +27,6 @@ from trainmem.fit.published import PAGE
 from trainmem.fit.report import limits_of
 from trainmem.fit.words import limits_doubt
 from trainmem.job import TrainingJob
-from trainmem.model import resolve
 from trainmem_space.address import job_of, tab_of
 from trainmem_space.answers import Detail, replayable
 from trainmem_space.shell import Shell
@@ -42,9 +41,6 @@ from trainmem_space.views.wrong_address import address_view
 __all__ = ["CSS", "build"]
 
 CSS = files("trainmem_space").joinpath("static/fit.css").read_text(encoding="utf-8")
-
-_LIMITS_REPLAYED_TO_LAYERS = 48
-"""Limits ask the allocator a dozen times for each configuration; of deeper models only the bound is shown."""
 
 _FAILED = "trainmem failed on this; please report the settings and the log."
 _WAITING = '<p class="tm-note">Working out what fits …</p>'
@@ -99,9 +95,8 @@ def build(shell: Shell) -> None:
     inputs = [job, *controls]
 
     def follow(event: Any, ask: Callable[[_Answer], _Answer] = lambda answer: answer) -> None:
-        """After the fast page the job's part, then both as the allocator has them."""
-        event = event.then(ask(_job_now), inputs, about, **quick)
-        event.then(ask(_page_settled), inputs, page, **quick).then(ask(_job_settled), inputs, about, **quick)
+        """After the page the job's part, before and after the allocator was asked about it."""
+        event.then(ask(_job_now), inputs, about, **quick).then(ask(_job_settled), inputs, about, **quick)
 
     # Not a Textbox's ``input``: Gradio 6.31 drops its first. Nor the device's: opening the tab sets it.
     changing = (budget, machine)
@@ -148,20 +143,16 @@ def _opened(request: gr.Request) -> list[Any]:
 
 
 def _page_now(data: dict[str, Any] | None, *settings: Any) -> list[Any]:
-    """The error line and the fast page; wrong input changes the error line alone."""
+    """The error line and the page; wrong input changes the error line alone."""
     if data is None:
         return [gr.skip(), gr.skip()]
     try:
-        return [error_line(None), page_view(_fits(*_asked(settings), "fast"))]
+        return [error_line(None), page_view(_fits(*_asked(settings)))]
     except ValueError as error:
         return [error_line(str(error)), gr.skip()]
     except Exception:
         _log.exception("what fits failed")
         return [error_line(_FAILED), gr.skip()]
-
-
-def _page_settled(data: dict[str, Any] | None, *settings: Any) -> Any:
-    return _quietly(data, lambda _: _exactly(*_asked(settings)))
 
 
 def _job_now(data: dict[str, Any] | None, *settings: Any) -> Any:
@@ -198,15 +189,8 @@ def _asked(settings: tuple[Any, ...]) -> tuple[Room, TrainingJob, str]:
 
 
 @lru_cache(maxsize=64)
-def _fits(at: Room, like: TrainingJob, curve: str, detail: Detail) -> WhatFits:
-    return what_fits(at, like, family=curve, detail=detail)
-
-
-def _exactly(at: Room, like: TrainingJob, curve: str) -> Any:
-    """The page once the allocator was asked; nothing changes where it came exact at once."""
-    if _fits(at, like, curve, "fast").detail == "exact":
-        return gr.skip()
-    return page_view(_fits(at, like, curve, "exact"))
+def _fits(at: Room, like: TrainingJob, curve: str) -> WhatFits:
+    return what_fits(at, like, family=curve)
 
 
 @lru_cache(maxsize=64)
@@ -224,8 +208,10 @@ def _job(at: Room, job: TrainingJob, detail: Detail) -> str:
         offers_view(rent_or_own(job, detail), is_checking=is_checking),
     ]
     if detail == "exact":
-        deep = resolve(job).architecture.layers > _LIMITS_REPLAYED_TO_LAYERS
-        how: Detail = "fast" if deep else "exact"
-        doubt = "" if deep and found.engine == "tape" else limits_doubt(found)
+        # Limits ask a dozen times for each configuration, and a rank's step is put together each time: the bound then.
+        sharded = job.sharding.mode != "none"
+        how: Detail = "fast" if sharded else "exact"
+        is_bound = sharded and (found.sum is None or found.sum.over_ranks)
+        doubt = "" if is_bound else limits_doubt(found)
         parts.insert(1, limits_view(job, limits_of(job, at, how), how, doubt))
     return "".join(parts)

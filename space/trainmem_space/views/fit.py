@@ -6,7 +6,7 @@ from html import escape
 
 from trainmem.fit import EXAMPLE, MethodFit, Size, WhatFits
 from trainmem.fit.family import family
-from trainmem.fit.words import CHECKING, TIGHT, billions, in_short, thumb_sentence
+from trainmem.fit.words import TIGHT, billions, in_short, thumb_sentence
 from trainmem.whiteboard import LessonLimit
 from trainmem_space.address import link_to
 from trainmem_space.charts.frontier import FrontierRow, Mark, frontier
@@ -21,14 +21,12 @@ def page_view(page: WhatFits) -> str:
     thumbs = {limit.method: limit for limit in page.lesson}
     curve = family(page.family).title
     rows = [_row(row, thumbs[row.method.kind], curve) for row in page.rows]
-    settled = {"fast": CHECKING, "exact": ""}[page.detail]
     return (
         f'<section class="tm-fit" data-detail="{page.detail}">'
         f'<p class="tm-sentence">On {escape(at.name)}</p><p class="tm-fit-short">{escape(in_short(page))}</p>'
         f"<p>Sizes along {escape(curve)}'s curve, at micro batch {like.micro_batch} of {like.sequence_length:,} "
         f"tokens, {_checkpointing(like.checkpointing)}. The allocator may hold {size(at.limit_bytes)}: the CUDA "
-        f"context takes {size(at.context_bytes)} of {size(at.usable_bytes)}. "
-        f'<span class="tm-fit-settled">{settled}</span></p>'
+        f"context takes {size(at.context_bytes)} of {size(at.usable_bytes)}.</p>"
         f"{_legend()}{frontier(rows, _names(page))}"
         f"<h2>A 7B, recipe by recipe</h2>{_example(page)}</section>"
     )
