@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 from trainmem.buckets import BUCKETS
 from trainmem.job import Lora, TrainingJob
@@ -104,6 +105,21 @@ def _matrices(adapters: Iterable[Adapter]) -> list[Trainable]:
     ]
 
 
+def _adapted_weights(architecture: Architecture, lora: Lora) -> list[str]:
+    """Of every matrix in `trainables`, the name of the weight within its block."""
+    found = adapters(architecture, lora)
+    blocks = {kind: _twice(block) for kind, block in found.blocks.items()}
+    weights = _twice(found.embeddings)
+    for kind in found.layer_kinds:
+        weights += blocks[kind]
+    return weights + _twice((*found.final, *found.head))
+
+
+def _twice(adapters: Iterable[Adapter]) -> list[str]:
+    names = [adapter.parameter.name.removesuffix(".weight") + ".weight" for adapter in adapters]
+    return [name for name in names for _ in "AB"]
+
+
 def _in_all_blocks(
     kinds: Sequence[str],
     blocks: Mapping[str, Sequence[Trainable]],
@@ -185,27 +201,22 @@ def _adapt(
     An NF4 layer computes in bf16; an int8 weight is no floating dtype, and its adapter stays fp32. Adapters of
     layers are made first, then those of single parameters: routers and stacked experts.
     """
+    assert job.lora is not None
     matrices = trainables(architecture, job.lora, itemsize)
     packed: frozenset[str] = frozenset()
     if job.base_quantization != "none":
         packed = quantized_weights(architecture)
     of_packed = 2 if job.base_quantization == "nf4" else ADAPTER_ITEMSIZE
-    layers = {p.name for _, p in loaded_parameters(architecture) if p.kind == "linear"}
-    of_layer: list[int] = []
-    of_tensor: list[int] = []
-    widths: list[int] = []
-    adapted: dict[str, str] = {}
-    for index, p in enumerate(matrices):
-        local = local_name(p.name)
-        weight = adapted.get(local) or adapted.setdefault(local, local.rpartition(".lora_")[0] + ".weight")
-        widths.append(of_packed if weight in packed else itemsize)
-        (of_layer if weight in layers else of_tensor).append(index)
+    weights = _adapted_weights(architecture, job.lora)
+    width_of = {weight: of_packed if weight in packed else itemsize for weight in set(weights)}
+    widths = [width_of[weight] for weight in weights]
+    outside = (*architecture.embeddings, *architecture.final, *architecture.head)
+    layers = {p.name for p in chain(outside, *architecture.blocks.values()) if p.kind == "linear"}
     created = [-1] * len(matrices)
-    for some in (of_layer, of_tensor):
-        sizes, names = (
-            [matrices[index].numel * widths[index] for index in some],
-            [matrices[index].name for index in some],
-        )
+    for of_layers in (True, False):
+        some = [index for index, weight in enumerate(weights) if (weight in layers) is of_layers]
+        sizes = [matrices[index].numel * widths[index] for index in some]
+        names = [matrices[index].name for index in some]
         numbers = sink.allocate_all(sizes, _WEIGHTS, ["adapter"] * len(some), names)
         for index, number in zip(some, numbers, strict=True):
             created[index] = number

@@ -7,6 +7,7 @@ allocator traces recorded on an H200. State appears in the first step and stays.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Literal, NamedTuple, Protocol
 
@@ -102,6 +103,9 @@ def _one_each(sink: Sink, parameters: Sequence[Trainable], bucket: int, op: str)
     return sink.allocate_all(sizes, bucket, [op] * len(sizes), names)
 
 
+_ITS_OWN = "its own"
+"""In the place of a parameter's name, which `Recording.append` puts there."""
+
 _ROUNDED = ("adamw", "adamw_fused", "adamw_loop", "sgd", "sgd_momentum")
 
 
@@ -109,29 +113,38 @@ def _rounded(
     optimizer: Optimizer, rounding: Rounding, sink: Sink, parameters: Sequence[Trainable], first: bool
 ) -> None:
     for p in parameters:
-        size = p.size_bytes
-        denominator = -1
-        if optimizer.startswith("adamw"):
-            if first:
-                sink.allocate(size, _STATE, "AdamW exp_avg", p.name)
-                sink.allocate(size, _STATE, "AdamW exp_avg_sq", p.name)
-            denominator = sink.allocate(size, _SCRATCH, "AdamW denominator", p.name)
-        elif optimizer == "sgd_momentum" and first:
-            sink.allocate(size, _STATE, "SGD momentum", p.name)
-        update = sink.allocate(size, _SCRATCH, "update", p.name)
-        sink.free(denominator)
-        if rounding == "kahan":
-            if first:
-                sink.allocate(size, _STATE, "Kahan compensation", p.name)
-            sink.free(sink.allocate(size, _SCRATCH, "weight before the update", p.name))
-        else:
-            wide = sink.allocate(4 * p.numel, _SCRATCH, "update in fp32", p.name)
-            noise = sink.allocate(4 * p.numel, _SCRATCH, "rounding noise", p.name)
-            rounded = sink.allocate(size, _SCRATCH, "rounded weight", p.name)
-            sink.free(noise)
-            sink.free(wide)
-            sink.free(rounded)
-        sink.free(update)
+        sink.append(_rounded_update(optimizer, rounding, p.numel, p.itemsize, first), p.name)
+
+
+@lru_cache(maxsize=512)
+def _rounded_update(
+    optimizer: Optimizer, rounding: Rounding, numel: int, itemsize: int, first: bool
+) -> Recording:
+    """The update of one parameter of so many elements."""
+    out, size = Recording(), numel * itemsize
+    denominator = -1
+    if optimizer.startswith("adamw"):
+        if first:
+            out.allocate(size, _STATE, "AdamW exp_avg", _ITS_OWN)
+            out.allocate(size, _STATE, "AdamW exp_avg_sq", _ITS_OWN)
+        denominator = out.allocate(size, _SCRATCH, "AdamW denominator", _ITS_OWN)
+    elif optimizer == "sgd_momentum" and first:
+        out.allocate(size, _STATE, "SGD momentum", _ITS_OWN)
+    update = out.allocate(size, _SCRATCH, "update", _ITS_OWN)
+    out.free(denominator)
+    if rounding == "kahan":
+        if first:
+            out.allocate(size, _STATE, "Kahan compensation", _ITS_OWN)
+        out.free(out.allocate(size, _SCRATCH, "weight before the update", _ITS_OWN))
+    else:
+        wide = out.allocate(4 * numel, _SCRATCH, "update in fp32", _ITS_OWN)
+        noise = out.allocate(4 * numel, _SCRATCH, "rounding noise", _ITS_OWN)
+        rounded = out.allocate(size, _SCRATCH, "rounded weight", _ITS_OWN)
+        out.free(noise)
+        out.free(wide)
+        out.free(rounded)
+    out.free(update)
+    return out
 
 
 def _adam_state(sink: Sink, parameters: Sequence[Trainable], *, counter: bool = False) -> None:
