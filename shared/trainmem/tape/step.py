@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -47,7 +47,12 @@ class _Layout:
     """Lays a program down micro batch after micro batch, with the sizes of a job."""
 
     def __init__(
-        self, recording: Recording, program: Program, stands: StandIns, dims: Mapping[str, int]
+        self,
+        recording: Recording,
+        program: Program,
+        stands: StandIns,
+        dims: Mapping[str, int],
+        parameters: Sequence[Trainable],
     ) -> None:
         self.recording = recording
         self.program = program
@@ -55,6 +60,7 @@ class _Layout:
         self.row = program_row(program, stands)
         self.sizes = array("q", [size_in_bytes(spec, dims) for spec in program.sizes])
         self._made: dict[tuple[int, int], _Made] = {}
+        self._gradients = [self.row.gradients.get(p.name, _NOWHERE) for p in parameters]
 
     def micro_batch(self, step: int, micro: int, loaded: Mapping[str, int]) -> Laid:
         """Forward and backward of one micro batch; ``loaded``: the numbers of parameters by name."""
@@ -72,11 +78,13 @@ class _Layout:
                 recording.workspace = self._first_workspace(laid)
         return laid
 
-    def gradients(self, laid: Laid, parameters: Iterable[Trainable]) -> list[int]:
+    def gradients(self, laid: Laid) -> list[int]:
         """The numbers of the gradients that a micro batch leaves, by parameter; -1 where it leaves none."""
-        at, starts, ranks, before = self.row.gradients, laid.starts, laid.ranks, laid.before
-        found = [at.get(p.name, _NOWHERE) for p in parameters]
-        return [-1 if place < 0 else starts[place] + before[ranks[place] + rank] for place, rank in found]
+        starts, ranks, before = laid.starts, laid.ranks, laid.before
+        return [
+            -1 if place < 0 else starts[place] + before[ranks[place] + rank]
+            for place, rank in self._gradients
+        ]
 
     def _label(self, laid: Laid, first: bool) -> None:
         """Say what was laid down."""
@@ -164,11 +172,11 @@ def record_by_step(
         # The measuring harness hands idle memory back before the first step.
         recording.empty_cache()
     yield recording
-    fresh = _Layout(recording, compiled(structure_of(job, architecture)), stands, dims)
+    fresh = _Layout(recording, compiled(structure_of(job, architecture)), stands, dims, parameters)
     adding = fresh
     if job.accumulation > 1 or job.zero_grad == "zeros":
         adding = _Layout(
-            recording, compiled(structure_of(job, architecture, accumulating=True)), stands, dims
+            recording, compiled(structure_of(job, architecture, accumulating=True)), stands, dims, ()
         )
     numbers = {name: number for number, _, name in loaded.biases}
     narrow = masters and job.precision == "bf16_master"
@@ -179,7 +187,7 @@ def record_by_step(
             if held:
                 adding.micro_batch(step, micro, numbers)
             else:
-                held = fresh.gradients(fresh.micro_batch(step, micro, numbers), parameters)
+                held = fresh.gradients(fresh.micro_batch(step, micro, numbers))
         recording.mark(step, "optimizer")
         if narrow:
             wide = _widen(recording, parameters, held, wide)
